@@ -1,0 +1,167 @@
+"""The door to PostgreSQL: one engine, statements limited to one tenant, errors translated.
+
+Guarantees: a statement sees and writes rows of the entered tenant only, because the
+tenant is set for its transaction and row-level security is forced; nothing outlives the
+transaction, so that a pooled connection carries no tenant. `run` costs one round trip.
+Not handled here: which statements there are (the other modules of this package).
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from app.canonical import JsonValue
+from app.errors import ServiceError, UnavailableError
+
+_IN_TENANT = "SELECT * FROM in_tenant($1, $2, $3, $4, $5, $6) AS answer({columns})"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL that runs inside a tenant, and the columns of its answer.
+
+    The SQL knows four parameters: $1 the tenant's key (integer), $2 arguments (jsonb),
+    $3 numbers (bigint[]), $4 blobs (bytea[]). A statement that stores something may add
+    the tenant; to any other an unknown tenant is an empty one.
+    """
+
+    sql: str
+    columns: str
+    adds_tenant: bool = False
+
+
+def connection_url(url: str) -> sa.URL:
+    """An asyncpg URL from any PostgreSQL URL (`postgres://`, `postgresql://`, …)."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() in ("postgresql", "postgres"):
+        return parsed.set(drivername="postgresql+asyncpg")
+    return parsed
+
+
+class Database:
+    """A pool of connections under the serving role.
+
+    With `transaction_pooling` (pgbouncer) no prepared statement outlives a transaction,
+    which costs more round trips.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 10,
+        pool_timeout_s: float = 5.0,
+        statement_timeout_s: float = 30.0,
+        transaction_pooling: bool = False,
+    ) -> None:
+        arguments: dict[str, Any] = {
+            "timeout": pool_timeout_s,
+            "command_timeout": statement_timeout_s,
+        }
+        if transaction_pooling:
+            arguments |= {
+                "statement_cache_size": 0,
+                "prepared_statement_cache_size": 0,
+                "prepared_statement_name_func": lambda: f"s{uuid4().hex}",
+            }
+        self._transaction_pooling = transaction_pooling
+        self.engine: AsyncEngine = create_async_engine(
+            connection_url(url),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=pool_timeout_s,
+            pool_reset_on_return="rollback",
+            connect_args=arguments,
+            hide_parameters=True,
+        )
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    async def close(self) -> None:
+        await self.engine.dispose()
+
+    async def run(
+        self,
+        tenant: str,
+        statement: Statement,
+        arguments: JsonValue = None,
+        *,
+        numbers: Sequence[int] = (),
+        blobs: Sequence[bytes] = (),
+    ) -> Sequence[sa.Row[Any]]:
+        """Run one statement in a transaction of its own inside the tenant.
+
+        Statements are safe to repeat: one that meets a connection which the server has
+        closed meanwhile is sent once more, on a fresh one.
+        Raises UnavailableError when the database cannot be reached in time.
+        """
+        call = _IN_TENANT.format(columns=statement.columns)
+        values = (
+            tenant,
+            statement.adds_tenant,
+            statement.sql,
+            json.dumps(arguments),
+            list(numbers),
+            list(blobs),
+        )
+        with translated_errors():
+            try:
+                return await self._run_once(call, values)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                return await self._run_once(call, values)
+
+    async def _run_once(self, call: str, values: tuple[object, ...]) -> Sequence[sa.Row[Any]]:
+        # A pooler may give each transaction another server; without one, leaving BEGIN
+        # and COMMIT to the statement itself saves two round trips.
+        engine = self.engine if self._transaction_pooling else self._autocommit
+        async with engine.connect() as connection:
+            rows = (await connection.exec_driver_sql(call, values)).fetchall()
+            if self._transaction_pooling:
+                await connection.commit()
+            return rows
+
+    @asynccontextmanager
+    async def transaction(self, tenant: str) -> AsyncIterator[tuple[AsyncConnection, int]]:
+        """A transaction inside the tenant, and the tenant's key; commits at the end."""
+        with translated_errors():
+            async with self.engine.begin() as connection:
+                key = await connection.exec_driver_sql("SELECT enter_tenant($1, true)", (tenant,))
+                yield connection, key.scalar_one()
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Turn the driver's and the pool's errors into the service's."""
+    try:
+        yield
+    except PoolTimeoutError as error:
+        raise UnavailableError(
+            "Every database connection is in use; try again shortly.", code="overloaded"
+        ) from error
+    except (OperationalError, InterfaceError) as error:
+        raise UnavailableError("The database cannot be reached; try again shortly.") from error
+    except DBAPIError as error:
+        raise _from_driver(error) from error
+    except (OSError, TimeoutError, asyncpg.PostgresConnectionError) as error:
+        raise UnavailableError("The database cannot be reached; try again shortly.") from error
+
+
+_TRY_AGAIN_CLASSES = ("08", "40", "53", "55", "57", "58")
+"""SQLSTATE classes that say nothing about the request: connection, rollback, resources."""
+
+
+def _from_driver(error: DBAPIError) -> ServiceError:
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    if error.connection_invalidated or state.startswith(_TRY_AGAIN_CLASSES):
+        return UnavailableError("The database could not answer; try again shortly.")
+    return ServiceError(f"The database refused a statement (SQLSTATE {state or 'unknown'}).")

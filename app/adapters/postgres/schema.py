@@ -1,0 +1,144 @@
+"""The schema's revision and the serving role's rights: migrating, and checking at start.
+
+Guarantees: two processes that migrate at once do it once (an advisory lock); a database
+whose schema is newer than this program is refused, never touched.
+"""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.adapters.postgres.database import Database, connection_url, translated_errors
+from app.errors import ConfigurationError
+from app.readiness import Readiness
+
+_MIGRATIONS = Path(__file__).parents[3] / "migrations"
+_MIGRATION_LOCK = 0x6374_7873_6E61_70
+"""`ctxsnap` in ASCII: the key of the advisory lock that migrations hold."""
+
+
+def known_revisions() -> tuple[str, ...]:
+    """The revisions that this program knows, newest first."""
+    script = ScriptDirectory(str(_MIGRATIONS))
+    return tuple(revision.revision for revision in script.walk_revisions())
+
+
+async def migrate(owner_url: str, *, serving_role: str, target: str = "head") -> str:
+    """Bring the schema to `target` under the owner's role and return its revision.
+
+    Raises ConfigurationError when the schema is newer than this program.
+    """
+    engine = create_async_engine(connection_url(owner_url), poolclass=NullPool)
+    with translated_errors():
+        try:
+            async with engine.connect() as connection:
+                # Held by the session, so that it spans the transactions of all steps.
+                await connection.execute(
+                    sa.text("SELECT pg_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}
+                )
+                await connection.commit()
+                refuse_newer(await current_revision(connection))
+                await connection.commit()
+                await connection.run_sync(_upgrade, serving_role, target)
+                await connection.commit()
+                revision = await current_revision(connection)
+                return revision or ""
+        finally:
+            await engine.dispose()
+
+
+def _upgrade(connection: sa.Connection, serving_role: str, target: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    config.attributes["serving_role"] = serving_role
+    command.upgrade(config, target)
+
+
+async def current_revision(connection: AsyncConnection) -> str | None:
+    """The schema's revision; None for an empty database."""
+    found = await connection.execute(sa.text("SELECT to_regclass('alembic_version') IS NOT NULL"))
+    if not found.scalar_one():
+        return None
+    row = await connection.execute(sa.text("SELECT version_num FROM alembic_version"))
+    return row.scalar_one_or_none()
+
+
+def refuse_newer(revision: str | None) -> None:
+    known = known_revisions()
+    if revision is not None and revision not in known:
+        raise ConfigurationError(
+            f"The database's schema is at revision {revision}, which is newer than this "
+            f"program (it knows up to {known[0]}). Start a newer release of "
+            f"context-snapshots, or restore a backup made before the upgrade."
+        )
+
+
+async def refuse_newer_schema(database: Database) -> None:
+    """Raise ConfigurationError when the schema is newer than this program."""
+    with translated_errors():
+        async with database.engine.connect() as connection:
+            refuse_newer(await current_revision(connection))
+
+
+async def check_readiness(database: Database) -> tuple[Readiness, ...]:
+    """Whether the schema is this program's and the role is one that can be confined.
+
+    Raises UnavailableError when the database cannot be asked.
+    """
+    head = known_revisions()[0]
+    with translated_errors():
+        async with database.engine.connect() as connection:
+            revision = await current_revision(connection)
+            role = (await connection.execute(_ROLE_FACTS)).one()
+    problems = [
+        text
+        for text, holds in (
+            ("is a superuser", role.is_superuser),
+            ("has BYPASSRLS", role.bypasses),
+            ("owns tables of the service", role.owns_tables),
+            ("may act as the owner of the tables", role.may_become_owner),
+        )
+        if holds
+    ]
+    return (
+        Readiness(
+            "migrations",
+            revision == head,
+            f"schema at {revision or 'nothing'}, program at {head}"
+            + ("" if revision == head else ": run `ctxsnap migrate`"),
+        ),
+        Readiness(
+            "role",
+            not problems,
+            f"role {role.name} "
+            + (
+                " and ".join(problems)
+                if problems
+                else "owns nothing and cannot bypass row security"
+            ),
+        ),
+    )
+
+
+_ROLE_FACTS = sa.text(
+    """
+    SELECT current_user AS name, r.rolsuper AS is_superuser, r.rolbypassrls AS bypasses,
+        EXISTS (
+            SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
+            AND c.relkind IN ('r', 'p') AND c.relowner = r.oid
+        ) AS owns_tables,
+        EXISTS (
+            SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
+            AND c.relkind IN ('r', 'p') AND c.relowner <> r.oid
+            AND pg_has_role(r.oid, c.relowner, 'MEMBER')
+        ) AS may_become_owner
+    FROM pg_roles r WHERE r.rolname = current_user
+    """
+)

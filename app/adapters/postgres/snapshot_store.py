@@ -1,0 +1,277 @@
+"""Snapshots in PostgreSQL: canonical bytes, never jsonb; each call is one statement.
+
+Guarantees: what `storage.snapshots` asks. The database refuses changes itself; the
+serving role may only insert and read.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from app.adapters.postgres.database import Database, Statement
+from app.adapters.postgres.scope_filter import label_filter, scope_arguments, text_array
+from app.canonical import Digest, JsonValue, digest_from_bytes, digest_to_bytes
+from app.scope.access import Predicate
+from app.scope.vocabulary import ALL_PROJECTS
+from app.storage.snapshots import (
+    PutOutcome,
+    SnapshotFilter,
+    SnapshotRecord,
+    SnapshotSummary,
+    StoredSnapshot,
+    TextKey,
+)
+
+# $4 holds: hash, canonical, request, report and, where a repeat is claimed, its key.
+# A conflict on the repeat waits for the other transaction, so that of several calls at
+# once one stores and the others find it stored.
+_PUT_SQL = """
+    WITH claimed AS ({claim}), stored AS (
+        INSERT INTO snapshots (tenant_key, hash, snapshot_id, run_id, step_id, attempt_id,
+            canonical, request, report, timings, index_version, evaluated_at, engine,
+            used_tokens, degraded, inline_projects, inline_classes, inline_classification)
+        SELECT $1, $4[1], ($2->>'snapshotId')::uuid, ($2->>'runId')::uuid,
+            ($2->>'stepId')::uuid, ($2->>'attemptId')::uuid, $4[2], $4[3], $4[4],
+            $2->'timings', ($2->>'indexVersion')::bigint, ($2->>'evaluatedAt')::timestamptz,
+            $2->>'engine', ($2->>'usedTokens')::integer, {degraded}, {inline_projects},
+            {inline_classes}, ($2->>'inlineClassification')::smallint
+        FROM claimed
+        ON CONFLICT DO NOTHING RETURNING hash
+    ), sources AS (
+        INSERT INTO snapshot_sources (tenant_key, hash, project, source_id)
+        SELECT DISTINCT $1, stored.hash, pair->>0, pair->>1
+        FROM stored, jsonb_array_elements($2->'sources') AS pair
+    ), texts AS (
+        INSERT INTO snapshot_contents (tenant_key, hash, digest, text)
+        SELECT DISTINCT $1, stored.hash, decode(pair->>0, 'hex'), pair->>1
+        FROM stored, jsonb_array_elements($2->'texts') AS pair
+    )
+    SELECT EXISTS (SELECT FROM claimed), EXISTS (SELECT FROM stored)
+"""
+_CLAIM = """
+    INSERT INTO repeats (tenant_key, repeat_key, hash) VALUES ($1, $4[5], $4[1])
+    ON CONFLICT (tenant_key, repeat_key) DO NOTHING RETURNING hash
+"""
+_ARRAYS = {
+    "degraded": text_array("degraded"),
+    "inline_projects": text_array("inlineProjects"),
+    "inline_classes": text_array("inlineClasses"),
+}
+_PUT_ANSWER = "claimed boolean, stored boolean"
+_PUT_IF_ABSENT: Final = Statement(
+    _PUT_SQL.format(claim=_CLAIM, **_ARRAYS), _PUT_ANSWER, adds_tenant=True
+)
+_PUT: Final = Statement(
+    _PUT_SQL.format(claim="SELECT true", **_ARRAYS), _PUT_ANSWER, adds_tenant=True
+)
+
+_STORED_COLUMNS = "s.hash, s.canonical, s.request, s.report, s.timings, s.created_at"
+_STORED_ANSWER = (
+    "hash bytea, canonical bytea, request bytea, report bytea, timings jsonb, "
+    "created_at timestamptz"
+)
+_TEXTS: Final = Statement(
+    """
+    SELECT key.at::integer, COALESCE(x.text, i.text)
+    FROM jsonb_to_recordset($2->'keys') AS key (at bigint, digest text, project text, id text)
+    LEFT JOIN source_contents x ON x.tenant_key = $1 AND x.project = key.project
+        AND x.source_id = key.id AND x.digest = decode(key.digest, 'hex')
+    LEFT JOIN snapshot_contents i ON key.id IS NULL AND i.tenant_key = $1 AND i.hash = $4[1]
+        AND i.digest = decode(key.digest, 'hex')
+    """,
+    "at integer, text text",
+)
+
+
+def readable(predicate: Predicate) -> str:
+    """A condition on `snapshots s`: the predicate admits everything in it today.
+
+    Sources count with their present label, or the last one they had; inline items with
+    the bounds that were stored with the snapshot.
+    """
+    projects = (
+        "true"
+        if predicate.projects == (ALL_PROJECTS,)
+        else f"s.inline_projects <@ {text_array('projects')}"
+    )
+    return f"""
+        s.inline_classification <= ($2->>'classificationRank')::smallint
+        AND s.inline_classes <@ {text_array("classes")} AND {projects}
+        AND NOT EXISTS (
+            SELECT FROM snapshot_sources held CROSS JOIN LATERAL (
+                SELECT v.label_key FROM source_versions v WHERE v.tenant_key = $1
+                AND v.project = held.project AND v.source_id = held.source_id
+                ORDER BY v.valid_to DESC LIMIT 1
+            ) present CROSS JOIN LATERAL (
+                SELECT * FROM labels
+                WHERE tenant_key = $1 AND label_key = present.label_key LIMIT 1
+            ) l WHERE held.tenant_key = $1 AND held.hash = s.hash
+            AND NOT ({label_filter(predicate)})
+        )
+    """  # noqa: S608 - fragments are constants
+
+
+class PostgresSnapshotStore:
+    """Implements `storage.snapshots.SnapshotStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put_if_absent(
+        self, tenant: str, record: SnapshotRecord, repeat_key: bytes
+    ) -> PutOutcome:
+        return await self._put(tenant, _PUT_IF_ABSENT, record, repeat_key)
+
+    async def put(self, tenant: str, record: SnapshotRecord) -> PutOutcome:
+        return await self._put(tenant, _PUT, record)
+
+    async def _put(
+        self, tenant: str, statement: Statement, record: SnapshotRecord, *keys: bytes
+    ) -> PutOutcome:
+        blobs = (
+            digest_to_bytes(record.hash),
+            record.canonical,
+            record.request,
+            record.report,
+            *keys,
+        )
+        rows = await self._database.run(tenant, statement, _put_arguments(record), blobs=blobs)
+        if not rows[0].claimed:
+            return PutOutcome.REPEAT_TAKEN
+        return PutOutcome.STORED if rows[0].stored else PutOutcome.ALREADY_STORED
+
+    async def find_repeat(self, predicate: Predicate, repeat_key: bytes) -> StoredSnapshot | None:
+        statement = Statement(
+            f"""
+            SELECT {_STORED_COLUMNS} FROM repeats r JOIN snapshots s
+            ON s.tenant_key = $1 AND s.hash = r.hash
+            WHERE r.tenant_key = $1 AND r.repeat_key = $4[1] AND {readable(predicate)}
+            """,  # noqa: S608 - fragments are constants
+            _STORED_ANSWER,
+        )
+        rows = await self._database.run(
+            predicate.tenant, statement, scope_arguments(predicate), blobs=(repeat_key,)
+        )
+        return _stored(rows)
+
+    async def get(self, predicate: Predicate, ref: str) -> StoredSnapshot | None:
+        by_hash = ref.startswith("sha256:")
+        key = "s.hash = $4[1]" if by_hash else "s.snapshot_id = ($2->>'id')::uuid"
+        statement = Statement(
+            f"""
+            SELECT {_STORED_COLUMNS} FROM snapshots s
+            WHERE s.tenant_key = $1 AND {key} AND {readable(predicate)}
+            """,  # noqa: S608 - fragments are constants
+            _STORED_ANSWER,
+        )
+        arguments: dict[str, JsonValue] = {**scope_arguments(predicate), "id": ref}
+        blobs = (digest_to_bytes(Digest(ref)),) if by_hash else ()
+        return _stored(
+            await self._database.run(predicate.tenant, statement, arguments, blobs=blobs)
+        )
+
+    async def list_snapshots(
+        self, predicate: Predicate, wanted: SnapshotFilter
+    ) -> tuple[SnapshotSummary, ...]:
+        named = {
+            "run_id": wanted.run_id,
+            "step_id": wanted.step_id,
+            "attempt_id": wanted.attempt_id,
+        }
+        conditions = "".join(
+            f" AND s.{column} = ($2->>'{column}')::uuid"
+            for column, value in named.items()
+            if value is not None
+        )
+        if wanted.before is not None:
+            conditions += " AND (s.created_at, s.hash) < (($2->>'beforeTime')::timestamptz, $4[1])"
+        statement = Statement(
+            f"""
+            SELECT s.hash, s.snapshot_id, s.run_id, s.step_id, s.attempt_id, s.created_at,
+                s.used_tokens, s.degraded
+            FROM snapshots s
+            WHERE s.tenant_key = $1 {conditions} AND {readable(predicate)}
+            ORDER BY s.created_at DESC, s.hash DESC LIMIT ($2->>'limit')::integer
+            """,  # noqa: S608 - fragments are constants
+            "hash bytea, snapshot_id uuid, run_id uuid, step_id uuid, attempt_id uuid, "
+            "created_at timestamptz, used_tokens integer, degraded text[]",
+        )
+        arguments: dict[str, JsonValue] = {
+            **scope_arguments(predicate),
+            **named,
+            "beforeTime": wanted.before and wanted.before[0].isoformat(),
+            "limit": wanted.limit,
+        }
+        blobs = (digest_to_bytes(wanted.before[1]),) if wanted.before else ()
+        rows = await self._database.run(predicate.tenant, statement, arguments, blobs=blobs)
+        return tuple(_summary(row) for row in rows)
+
+    async def texts(
+        self, tenant: str, snapshot: Digest, keys: Sequence[TextKey]
+    ) -> Mapping[TextKey, str]:
+        asked: list[JsonValue] = [
+            {
+                "at": at,
+                "digest": digest_to_bytes(key.digest).hex(),
+                "project": key.source and key.source[0],
+                "id": key.source and key.source[1],
+            }
+            for at, key in enumerate(keys)
+        ]
+        rows = await self._database.run(
+            tenant, _TEXTS, {"keys": asked}, blobs=(digest_to_bytes(snapshot),)
+        )
+        return {keys[row.at]: row.text for row in rows if row.text is not None}
+
+
+def _put_arguments(record: SnapshotRecord) -> JsonValue:
+    inline = record.inline
+    return {
+        "snapshotId": record.snapshot_id,
+        "runId": record.run_id,
+        "stepId": record.step_id,
+        "attemptId": record.attempt_id,
+        "timings": dict(record.timings_ms),
+        "indexVersion": record.index_version,
+        "evaluatedAt": record.evaluated_at.isoformat(),
+        "engine": record.engine,
+        "usedTokens": record.used_tokens,
+        "degraded": list(record.degraded),
+        "inlineProjects": list(inline.projects),
+        "inlineClasses": [name.value for name in inline.classes],
+        "inlineClassification": -1 if inline.classification is None else inline.classification.rank,
+        "sources": [list(pair) for pair in record.sources],
+        "texts": [[digest_to_bytes(digest).hex(), text] for digest, text in record.texts],
+    }
+
+
+def _stored(rows: Sequence[sa.Row[Any]]) -> StoredSnapshot | None:
+    if not rows:
+        return None
+    row = rows[0]
+    return StoredSnapshot(
+        hash=digest_from_bytes(row.hash),
+        canonical=row.canonical,
+        request=row.request,
+        report=row.report,
+        timings_ms=row.timings,
+        created_at=row.created_at,
+    )
+
+
+def _summary(row: sa.Row[Any]) -> SnapshotSummary:
+    def text(value: UUID | None) -> str | None:
+        return None if value is None else str(value)
+
+    return SnapshotSummary(
+        hash=digest_from_bytes(row.hash),
+        snapshot_id=str(row.snapshot_id),
+        run_id=str(row.run_id),
+        step_id=text(row.step_id),
+        attempt_id=str(row.attempt_id),
+        created_at=row.created_at,
+        used_tokens=row.used_tokens,
+        degraded=tuple(row.degraded),
+    )

@@ -1,0 +1,89 @@
+"""The port to the built-in index: writing sources, listing them, opening a view.
+
+Guarantees asked of every implementation: a change is one transaction and one new index
+version, or none at all; a view is what one scope sees at one version.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from app.indexing.source import LiveSum, PreparedSource
+from app.scope.access import Predicate
+from app.scope.grant import Grant
+from app.scope.label import Label
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChange:
+    """What became of one source of a call."""
+
+    project: str
+    source_id: str
+    chunks: int
+    unchanged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChange:
+    """The index version after a call, and each source in the order of the call."""
+
+    index_version: int
+    sources: tuple[SourceChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedSource:
+    """A live source as it is listed."""
+
+    source_id: str
+    revision: str
+    label: Label
+    chunks: int
+    media_type: str | None
+    language: str | None
+    provenance: str | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFilter:
+    """Which live sources to list, after (source id, project) in code-point order."""
+
+    project: str | None = None
+    source_id: str | None = None
+    prefix: str | None = None
+    after: tuple[str, str] | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """What a scope sees of the index, and the version for those who may write."""
+
+    index_version: int
+    visible: LiveSum
+
+
+class SourceIndex(Protocol):
+    async def put_sources(self, grant: Grant, sources: Sequence[PreparedSource]) -> IndexChange:
+        """Add or replace sources, all or none.
+
+        Raises ScopeExceedsGrantError when a source that would be replaced lies above the
+        writer's ceilings.
+        """
+
+    async def delete_source(self, grant: Grant, project: str, source_id: str) -> int:
+        """End a source and return the new index version.
+
+        Raises NotFoundError when there is none within the writer's ceilings.
+        """
+
+    async def list_sources(
+        self, predicate: Predicate, wanted: SourceFilter
+    ) -> tuple[IndexedSource, ...]:
+        """Live sources that the predicate admits, by source id and project."""
+
+    async def describe(self, predicate: Predicate) -> IndexDescription:
+        """Counts, sums and version of what the predicate admits."""

@@ -1,0 +1,52 @@
+"""What retrievers return: chunks with their facts, scored and ordered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.canonical import Digest
+from app.scope.label import Label
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk of one source revision, with everything that later stages need.
+
+    `body_tokens` counts the text inside its fence per encoding, where that is stored.
+    """
+
+    project: str
+    source_id: str
+    revision: str
+    chunk_id: str
+    ordinal: int
+    label: Label
+    content_hash: Digest
+    text: str
+    provenance: str | None = None
+    body_tokens: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def tie_break(self) -> tuple[str, str, int]:
+        """The order of equal scores: source id, project, ordinal, in code-point order."""
+        return self.source_id, self.project, self.ordinal
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.project, self.source_id, self.chunk_id
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk as one retriever ranked it: `rank` counts from 1, `score` is an integer."""
+
+    chunk: Chunk
+    score: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """One retriever's answer, best first, and the version of what it could see."""
+
+    candidates: tuple[Candidate, ...]
+    visible_version: str

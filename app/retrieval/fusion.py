@@ -1,0 +1,78 @@
+"""Fusing the answers of several retrievers into one ranking, in whole numbers.
+
+Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and
+individual Rank Learning Methods" (2009): a chunk's score is the sum of weight / (k + rank)
+over the legs that found it, here in units of 10^-9, rounded down leg by leg.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.retrieval.candidate import Chunk, Retrieval
+
+_UNIT = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LegAnswer:
+    """What one leg found and how much it counts."""
+
+    retriever: str
+    weight: int
+    retrieval: Retrieval
+
+
+@dataclass(frozen=True, slots=True)
+class FusedCandidate:
+    """A chunk with its fused score; `found_by` names the leg that ranked it best."""
+
+    chunk: Chunk
+    score: int
+    found_by: str
+    visible_version: str
+
+
+def fuse(answers: Sequence[LegAnswer], k: int) -> tuple[FusedCandidate, ...]:
+    """Best first; ties in the chunks' own order. Each chunk stands once."""
+    scores: dict[tuple[str, str, str], int] = {}
+    best: dict[tuple[str, str, str], tuple[int, str, str, Chunk]] = {}
+    for answer in sorted(answers, key=lambda one: one.retriever):
+        for candidate in answer.retrieval.candidates:
+            key = candidate.chunk.identity
+            scores[key] = scores.get(key, 0) + answer.weight * _UNIT // (k + candidate.rank)
+            found = (
+                candidate.rank,
+                answer.retriever,
+                answer.retrieval.visible_version,
+                candidate.chunk,
+            )
+            if key not in best or candidate.rank < best[key][0]:
+                best[key] = found
+    fused = (
+        FusedCandidate(chunk, scores[key], retriever, version)
+        for key, (_, retriever, version, chunk) in best.items()
+    )
+    return tuple(sorted(fused, key=lambda one: (-one.score, one.chunk.tie_break)))
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """A candidate left out because a better one has the same text."""
+
+    candidate: FusedCandidate
+    kept: Chunk
+
+
+def drop_same_text(
+    ranked: Sequence[FusedCandidate], taken: Sequence[Chunk]
+) -> tuple[tuple[FusedCandidate, ...], tuple[Duplicate, ...]]:
+    """Keep the best candidate of each text; a text that is `taken` already is kept there."""
+    holders = {chunk.content_hash: chunk for chunk in taken}
+    unique, duplicates = [], []
+    for candidate in ranked:
+        holder = holders.setdefault(candidate.chunk.content_hash, candidate.chunk)
+        if holder is candidate.chunk:
+            unique.append(candidate)
+        elif holder.identity != candidate.chunk.identity:
+            duplicates.append(Duplicate(candidate, holder))
+    return tuple(unique), tuple(duplicates)

@@ -1,0 +1,223 @@
+"""Checking a stored snapshot again from its bytes alone. Pure; anyone can run it.
+
+Guarantees: every check recomputes what it compares; a check that cannot be made because
+a text was erased says so and does not pass for one that was made.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+from app.canonical import canonical_bytes, digest_bytes, digest_text, digest_value
+from app.packing.rendering import Block, count_rendered, fence_marker, render
+from app.scope.access import Predicate, SourcePatterns
+from app.scope.label import Label
+from app.scope.vocabulary import Classification, KnowledgeClass, TrustTier
+from app.snapshot.snapshot import hash_of, snapshot_id_of
+
+_SCHEMAS = Path(__file__).parents[2] / "openapi" / "schemas"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    ok: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is checked: the snapshot's bytes and, from a server, what stands beside it.
+
+    `texts` maps a content hash to the text, without those that were erased; None where
+    the texts are not at hand (a file on its own).
+    """
+
+    canonical: bytes
+    request: bytes | None = None
+    report: bytes | None = None
+    texts: Mapping[str, str] | None = None
+
+
+def verify(evidence: Evidence, count_tokens: Callable[[str, str], int]) -> tuple[Check, ...]:
+    """All checks in a fixed order; `count_tokens` takes a text and an encoding's name."""
+    try:
+        document: dict[str, Any] = json.loads(evidence.canonical)
+    except (ValueError, RecursionError):
+        return (Check("schema", False, "not a JSON document"),)
+    schema = _check_schema(document)
+    if not schema.ok:
+        # What follows reads members that the schema promises.
+        return (schema,)
+    checks = [schema, *_check_digests(document, evidence)]
+    if evidence.report is not None:
+        report = json.loads(evidence.report)
+        checks.append(_check_scope(document, report))
+    if evidence.texts is not None:
+        checks.append(_check_contents(document, evidence.texts))
+    checks.append(_check_budget(document, evidence.texts, count_tokens))
+    return tuple(checks)
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    snapshot, scope = (
+        json.loads((_SCHEMAS / name).read_text(encoding="utf-8"))
+        for name in ("context-snapshot.schema.json", "execution-scope.schema.json")
+    )
+    registry = Registry().with_resource(scope["$id"], Resource.from_contents(scope))
+    return Draft202012Validator(
+        snapshot, registry=registry, format_checker=Draft202012Validator.FORMAT_CHECKER
+    )
+
+
+def schema_errors(document: Any) -> list[str]:
+    """What the given schema has against a document, each with its JSON path."""
+    return [f"{error.json_path}: {error.message}" for error in _validator().iter_errors(document)]
+
+
+def _check_schema(document: Any) -> Check:
+    errors = schema_errors(document)
+    return Check("schema", not errors, errors[0][:300] if errors else "valid")
+
+
+def _check_digests(document: dict[str, Any], evidence: Evidence) -> list[Check]:
+    expected = hash_of(document)
+    identifier = snapshot_id_of(expected)
+    checks = [
+        _equal("hash", document["hash"], expected),
+        _equal("id", document["snapshotId"], identifier),
+        Check(
+            "canonical",
+            canonical_bytes(document) == evidence.canonical.strip(),
+            "the bytes are the document's RFC 8785 form",
+        ),
+    ]
+    assembly = document["budget"].get("assembly", {})
+    if evidence.request is not None:
+        checks.append(
+            _equal("request", assembly.get("requestHash"), digest_bytes(evidence.request))
+        )
+    if evidence.report is not None:
+        checks.append(_equal("report", assembly.get("reportHash"), digest_bytes(evidence.report)))
+        strategy = digest_value(json.loads(evidence.report)["strategy"])
+        checks.append(_equal("strategy", assembly.get("strategyHash"), strategy))
+    return checks
+
+
+def _check_contents(document: dict[str, Any], texts: Mapping[str, str]) -> Check:
+    erased = 0
+    for item in document["items"]:
+        text = texts.get(item["contentHash"])
+        if text is None:
+            erased += 1
+        elif digest_text(text) != item["contentHash"]:
+            return Check("contents", False, f"the text of rank {item['rank']} was changed")
+    held = len(document["items"]) - erased
+    return Check("contents", True, f"{held} texts match their digests, {erased} are erased")
+
+
+def _check_budget(
+    document: dict[str, Any],
+    texts: Mapping[str, str] | None,
+    count_tokens: Callable[[str, str], int],
+) -> Check:
+    budget, items = document["budget"], document["items"]
+    total = sum(item["tokens"] for item in items)
+    fail = partial(Check, "budget", False)
+    if budget["usedTokens"] != total:
+        return fail(f"usedTokens is {budget['usedTokens']}, the items sum to {total}")
+    if total + budget.get("reservedForOutput", 0) > budget["maxTokens"]:
+        return fail(f"{total} tokens and the reserve exceed maxTokens")
+    if [item["rank"] for item in items] != list(range(1, len(items) + 1)):
+        return fail("the ranks are not 1, 2, 3 and so on")
+    if texts is None or any(item["contentHash"] not in texts for item in items):
+        return Check("budget", True, f"{total} tokens; not counted again: texts are missing")
+    blocks = blocks_of(items, texts)
+    marker = fence_marker(blocks, (item["contentHash"] for item in items))
+    rendered = render(blocks, marker, budget["format"])
+    counted = count_rendered(rendered, lambda text: count_tokens(text, budget["encoding"]))
+    if counted != total:
+        return fail(f"the rendered context counts {counted} tokens, the items sum to {total}")
+    return Check("budget", True, f"{total} tokens, counted again in {budget['encoding']}")
+
+
+def blocks_of(items: list[dict[str, Any]], texts: Mapping[str, str]) -> tuple[Block, ...]:
+    """The blocks of a snapshot's items, from the document and the texts by content hash."""
+    return tuple(
+        Block(
+            item["sourceId"],
+            item["sourceRevision"],
+            item["chunkId"],
+            label_of(item),
+            texts[item["contentHash"]],
+        )
+        for item in items
+    )
+
+
+def label_of(item: Mapping[str, Any]) -> Label:
+    """The label of an item as far as the snapshot holds it: without access lists."""
+    return Label(
+        project=item["project"],
+        knowledge_class=KnowledgeClass(item["class"]),
+        classification=Classification(item["classification"]),
+        trust_tier=TrustTier(item["trustTier"]),
+    )
+
+
+def _check_scope(document: dict[str, Any], report: dict[str, Any]) -> Check:
+    """The predicate is the scope's, every leg was given it, and it admits every item."""
+    scope, recorded = document["scope"], report["scope"]
+    predicate = predicate_of(recorded["predicate"])
+    expected = predicate.digest
+    if scope["policy"]["predicateHash"] != expected:
+        return Check("scope", False, f"predicateHash should be {expected}")
+    if {name: value for name, value in recorded.items() if name != "predicate"} != scope:
+        return Check("scope", False, "the report speaks of another scope")
+    same = (
+        predicate.tenant == scope["tenantId"]
+        and list(predicate.projects) == scope["projects"]
+        and [name.value for name in predicate.classes] == scope["classes"]
+        and predicate.max_classification.value == scope["maxClassification"]
+    )
+    if not same:
+        return Check("scope", False, "the predicate differs from the scope")
+    for leg in report["retrievers"]:
+        if leg["predicateHash"] != expected:
+            return Check("scope", False, f"retriever {leg['name']} was given another predicate")
+    for item in document["items"]:
+        retrieved = "indexVersion" in item
+        if not predicate.admits_label(label_of(item)) or (
+            retrieved and not predicate.sources.admit(item["sourceId"])
+        ):
+            return Check("scope", False, f"the item of rank {item['rank']} is out of scope")
+    return Check("scope", True, f"{len(document['items'])} items are admitted by {expected}")
+
+
+def predicate_of(document: Mapping[str, Any]) -> Predicate:
+    """A predicate from its canonical form."""
+    allow, floor = document["sources"]["allow"], document["minTrustTier"]
+    return Predicate(
+        tenant=document["tenantId"],
+        projects=tuple(document["projects"]),
+        allow_principals=tuple(document["allowPrincipals"]),
+        deny_principals=tuple(document["denyPrincipals"]),
+        classes=tuple(KnowledgeClass(name) for name in document["classes"]),
+        max_classification=Classification(document["maxClassification"]),
+        min_trust_tier=TrustTier(floor) if floor else None,
+        sources=SourcePatterns(
+            None if allow is None else tuple(allow), tuple(document["sources"]["deny"])
+        ),
+    )
+
+
+def _equal(name: str, found: object, expected: object) -> Check:
+    same = found == expected
+    return Check(name, same, str(expected) if same else f"found {found}, recomputed {expected}")

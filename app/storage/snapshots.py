@@ -1,0 +1,127 @@
+"""The port to stored snapshots. There is no update and no delete.
+
+Guarantees asked of every implementation: a snapshot is stored whole or not at all;
+storing the same one again changes nothing; reading tells nothing about a snapshot that
+the reader's predicate does not admit today, not even that it exists.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import Protocol
+
+from app.canonical import Digest
+from app.scope.access import Predicate
+from app.scope.vocabulary import Classification, KnowledgeClass
+
+
+@dataclass(frozen=True, slots=True)
+class InlineBounds:
+    """What a reader must be allowed for the inline items; classification None: there are none."""
+
+    projects: tuple[str, ...]
+    classes: tuple[KnowledgeClass, ...]
+    classification: Classification | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """Everything that is stored for one snapshot; `request` and `report` are canonical bytes."""
+
+    hash: Digest
+    snapshot_id: str
+    run_id: str
+    step_id: str | None
+    attempt_id: str
+    canonical: bytes
+    request: bytes
+    report: bytes
+    timings_ms: Mapping[str, int]
+    index_version: int
+    evaluated_at: datetime
+    engine: str
+    used_tokens: int
+    degraded: tuple[str, ...]
+    sources: tuple[tuple[str, str], ...]
+    inline: InlineBounds
+    texts: tuple[tuple[Digest, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A snapshot as it was stored."""
+
+    hash: Digest
+    canonical: bytes
+    request: bytes
+    report: bytes
+    timings_ms: Mapping[str, int]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """A line of a listing."""
+
+    hash: Digest
+    snapshot_id: str
+    run_id: str
+    step_id: str | None
+    attempt_id: str
+    created_at: datetime
+    used_tokens: int
+    degraded: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFilter:
+    """Which snapshots to list, newest first; `before` is the last line that was seen."""
+
+    run_id: str | None = None
+    step_id: str | None = None
+    attempt_id: str | None = None
+    before: tuple[datetime, Digest] | None = None
+    limit: int = 50
+
+
+class PutOutcome(Enum):
+    STORED = auto()
+    ALREADY_STORED = auto()
+    """The same snapshot was there: nothing changed."""
+    REPEAT_TAKEN = auto()
+    """Another snapshot was the request's first: nothing was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextKey:
+    """Where an item's text is kept: by its source, or with the snapshot (source None)."""
+
+    digest: Digest
+    source: tuple[str, str] | None
+
+
+class SnapshotStore(Protocol):
+    async def put_if_absent(
+        self, tenant: str, record: SnapshotRecord, repeat_key: bytes
+    ) -> PutOutcome:
+        """Store a snapshot unless its request has one already, known by `repeat_key`."""
+
+    async def put(self, tenant: str, record: SnapshotRecord) -> PutOutcome:
+        """Store a snapshot whatever its request has."""
+
+    async def find_repeat(self, predicate: Predicate, repeat_key: bytes) -> StoredSnapshot | None:
+        """The first snapshot of a request, if the predicate admits it today."""
+
+    async def get(self, predicate: Predicate, ref: str) -> StoredSnapshot | None:
+        """By hash or snapshot id, if the predicate admits it today."""
+
+    async def list_snapshots(
+        self, predicate: Predicate, wanted: SnapshotFilter
+    ) -> tuple[SnapshotSummary, ...]:
+        """Those that the predicate admits today, newest first."""
+
+    async def texts(
+        self, tenant: str, snapshot: Digest, keys: Sequence[TextKey]
+    ) -> Mapping[TextKey, str]:
+        """The texts that are still there; erased ones are missing."""
