@@ -1,0 +1,65 @@
+"""What the routes work with; `app.bootstrap` puts it together."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from app.api.middleware.scope import TokenVerifier
+from app.errors import PermissionMissingError
+from app.indexing.index import SourceIndex
+from app.indexing.preparation import SourcePreparer
+from app.metrics import Metrics
+from app.pipeline import Services
+from app.readiness import Readiness
+from app.reading import SnapshotReader
+from app.scope.grant import Grant
+from app.scope.vocabulary import Permission
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that the routes need, wired and running."""
+
+    services: Services
+    reader: SnapshotReader
+    index: SourceIndex
+    preparer: SourcePreparer
+    verifier: TokenVerifier
+    readiness: Callable[[], Awaitable[tuple[Readiness, ...]]]
+    now: Callable[[], datetime]
+
+
+def parts_of(request: Request) -> Parts:
+    parts: Parts = request.app.state.parts
+    return parts
+
+
+def metrics_of(request: Request) -> Metrics:
+    metrics: Metrics = request.app.state.metrics
+    return metrics
+
+
+def permitted(permission: Permission) -> Callable[[Request], Grant]:
+    """A dependency that gives the caller's grant, or refuses one without the permission."""
+
+    def grant_of(request: Request) -> Grant:
+        grant: Grant = request.state.grant
+        if not grant.allows(permission):
+            raise PermissionMissingError(
+                f"This call needs the permission {permission.value}, which the token's scope "
+                f"claim does not name."
+            )
+        return grant
+
+    return grant_of
+
+
+PartsParameter = Annotated[Parts, Depends(parts_of)]
+MetricsParameter = Annotated[Metrics, Depends(metrics_of)]
+Assembler = Annotated[Grant, Depends(permitted(Permission.SNAPSHOTS_ASSEMBLE))]
+SnapshotReading = Annotated[Grant, Depends(permitted(Permission.SNAPSHOTS_READ))]
+IndexWriting = Annotated[Grant, Depends(permitted(Permission.INDEX_WRITE))]
+IndexReading = Annotated[Grant, Depends(permitted(Permission.INDEX_READ))]

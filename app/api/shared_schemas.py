@@ -1,0 +1,44 @@
+"""Field types that requests share, and how a project that was left out is found."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, StringConstraints
+from pydantic_core import PydanticCustomError
+
+from app.errors import InvalidRequestError
+from app.scope.vocabulary import ALL_PROJECTS
+
+MAX_SOURCE_ID_CHARS = 1024
+
+
+def _one_project(value: str) -> str:
+    if value == ALL_PROJECTS:
+        raise PydanticCustomError("project_name", 'A project cannot be called "*".')
+    return value
+
+
+Project = Annotated[
+    str, StringConstraints(min_length=1, max_length=128), AfterValidator(_one_project)
+]
+SourceId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SOURCE_ID_CHARS)]
+Revision = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+ChunkId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Language = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*$", max_length=35)
+]
+ProvenanceText = Annotated[str, StringConstraints(min_length=1, max_length=2048)]
+
+
+def project_or_only(project: str | None, only: str | None, pointer: str) -> str:
+    """The named project, or the only one there is.
+
+    Raises InvalidRequestError at `pointer` when there is not exactly one.
+    """
+    found = project or only
+    if found is None:
+        raise InvalidRequestError(
+            f"{pointer}: name the project; it may be left out only where the scope has "
+            f"exactly one.",
+            pointers=(pointer,),
+        )
+    return found

@@ -1,0 +1,225 @@
+"""POST /snapshots and everything that reads snapshots back."""
+
+import re
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import PlainTextResponse, Response
+
+from app.api.parts import (
+    Assembler,
+    MetricsParameter,
+    PartsParameter,
+    SnapshotReading,
+)
+from app.api.responses import (
+    PRIVATE,
+    decode_cursor,
+    encode_cursor,
+    json_response,
+    problems,
+    tagged_response,
+)
+from app.api.snapshot_examples import CREATE_SNAPSHOT_EXAMPLES
+from app.api.snapshot_schemas import CreateSnapshotBody
+from app.api.strict_model import Uuid
+from app.api.strict_route import StrictJsonRoute
+from app.canonical import Digest
+from app.errors import InvalidRequestError, NotFoundError
+from app.pipeline import Answer, Call, create_snapshot
+from app.storage.snapshots import SnapshotFilter, SnapshotSummary
+
+router = APIRouter(prefix="/snapshots", tags=["snapshots"], route_class=StrictJsonRoute)
+
+_REF = re.compile(r"sha256:[0-9a-f]{64}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+@router.post(
+    "",
+    operation_id="createSnapshot",
+    status_code=201,
+    summary="Assemble the snapshot of one attempt",
+    responses={
+        201: {"description": "A new snapshot"},
+        200: {"description": "The snapshot that this request has already"},
+        **problems(400, 403, 409, 413, 415, 422, 429, 503, 504),
+    },
+    openapi_extra={
+        "requestBody": {"content": {"application/json": {"examples": CREATE_SNAPSHOT_EXAMPLES}}}
+    },
+)
+async def post_snapshot(
+    body: CreateSnapshotBody,
+    grant: Assembler,
+    parts: PartsParameter,
+    metrics: MetricsParameter,
+    refresh: Annotated[bool, Query(description="Assemble anew, also for a repeat.")] = False,
+) -> Response:
+    """Retrieve, rank and pack what this attempt may know, and keep exactly that.
+
+    The same body under the same scope returns the first snapshot.
+    """
+    call = Call(grant, body.to_core(grant), evaluated_at=parts.now(), refresh=refresh)
+    answer = await create_snapshot(parts.services, call)
+    for leg in answer.degraded:
+        metrics.degraded.labels(leg.name, leg.status).inc()
+    return _snapshot_response(answer)
+
+
+def _snapshot_response(answer: Answer) -> Response:
+    headers = {
+        **PRIVATE,
+        "Location": f"/snapshots/{answer.hash}",
+        "ETag": f'"{answer.hash}"',
+    }
+    if answer.degraded:
+        headers["Snapshot-Degraded"] = ", ".join(
+            f"{leg.name}; reason={leg.status}" for leg in answer.degraded
+        )
+    return Response(
+        answer.canonical,
+        status_code=201 if answer.created else 200,
+        media_type="application/json",
+        headers=headers,
+    )
+
+
+@router.get(
+    "",
+    operation_id="listSnapshots",
+    summary="List snapshots, newest first",
+    responses=problems(403, 422, 503),
+)
+async def list_snapshots(
+    grant: SnapshotReading,
+    parts: PartsParameter,
+    run_id: Annotated[Uuid | None, Query(alias="runId")] = None,
+    step_id: Annotated[Uuid | None, Query(alias="stepId")] = None,
+    attempt_id: Annotated[Uuid | None, Query(alias="attemptId")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=512)] = None,
+) -> Response:
+    before = None if cursor is None else _place(cursor)
+    wanted = SnapshotFilter(run_id, step_id, attempt_id, before, limit + 1)
+    found = await parts.reader.list_snapshots(grant, wanted)
+    page = found[:limit]
+    next_cursor = None
+    if len(found) > limit:
+        next_cursor = encode_cursor(page[-1].created_at.isoformat(), page[-1].hash)
+    return json_response(
+        {"snapshots": [_summary(one) for one in page], "nextCursor": next_cursor},
+        headers=PRIVATE,
+    )
+
+
+def _place(cursor: str) -> tuple[datetime, Digest]:
+    time, digest = decode_cursor(cursor, 2)
+    try:
+        instant = datetime.fromisoformat(time)
+    except ValueError as error:
+        raise InvalidRequestError("cursor: not one of this listing.") from error
+    if instant.tzinfo is None or not digest.startswith("sha256:") or not _REF.fullmatch(digest):
+        raise InvalidRequestError("cursor: not one of this listing.")
+    return instant, Digest(digest)
+
+
+def _summary(one: SnapshotSummary) -> dict[str, object]:
+    return {
+        "hash": one.hash,
+        "snapshotId": one.snapshot_id,
+        "runId": one.run_id,
+        "stepId": one.step_id,
+        "attemptId": one.attempt_id,
+        "createdAt": one.created_at.isoformat().replace("+00:00", "Z"),
+        "usedTokens": one.used_tokens,
+        "degraded": list(one.degraded),
+    }
+
+
+def _known_ref(ref: str) -> str:
+    """A hash, or a snapshot id in lower case; anything else is unknown like any other."""
+    if not _REF.fullmatch(ref):
+        raise NotFoundError("No such snapshot.")
+    return ref.lower()
+
+
+@router.get(
+    "/{ref}",
+    operation_id="getSnapshot",
+    summary="Read a snapshot",
+    responses=problems(403, 404, 503),
+)
+async def get_snapshot(
+    ref: str, request: Request, grant: SnapshotReading, parts: PartsParameter
+) -> Response:
+    """Byte-identical to what was returned first; `ref` is the hash or the snapshot id."""
+    stored = await parts.reader.get(grant, _known_ref(ref))
+    return tagged_response(request, stored.canonical, stored.hash)
+
+
+@router.get(
+    "/{ref}/contents",
+    operation_id="getSnapshotContents",
+    summary="Read the texts of a snapshot",
+    responses=problems(403, 404, 503),
+)
+async def get_contents(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
+    texts = await parts.reader.contents(grant, _known_ref(ref))
+    contents = [
+        {
+            "rank": one.rank,
+            "contentHash": one.content_hash,
+            "text": one.text,
+            "erased": one.text is None,
+        }
+        for one in texts
+    ]
+    return json_response({"contents": contents}, headers=PRIVATE)
+
+
+@router.get(
+    "/{ref}/prompt",
+    operation_id="getSnapshotPrompt",
+    summary="Read what goes to the model",
+    responses=problems(403, 404, 503),
+)
+async def get_prompt(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
+    """In the snapshot's format: a text, or `{"messages": […]}`."""
+    prompt = await parts.reader.prompt(grant, _known_ref(ref))
+    if isinstance(prompt, str):
+        return PlainTextResponse(prompt, headers=PRIVATE)
+    return json_response({"messages": prompt}, headers=PRIVATE)
+
+
+@router.get(
+    "/{ref}/report",
+    operation_id="getSnapshotReport",
+    summary="Read how a snapshot came about",
+    responses=problems(403, 404, 503),
+)
+async def get_report(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
+    """`report` is bound to the snapshot by hash, `timings` (milliseconds) are not."""
+    stored = await parts.reader.get(grant, _known_ref(ref))
+    timings = json_response(dict(stored.timings_ms)).body
+    body = b'{"report":%b,"timings":%b}' % (stored.report, bytes(timings))
+    return Response(body, media_type="application/json", headers=PRIVATE)
+
+
+@router.get(
+    "/{ref}/verify",
+    operation_id="verifySnapshot",
+    summary="Check a snapshot again from its stored bytes",
+    responses=problems(403, 404, 503),
+)
+async def verify_snapshot(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
+    checks = await parts.reader.verify(grant, _known_ref(ref))
+    return json_response(
+        {
+            "ok": all(check.ok for check in checks),
+            "checks": [
+                {"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks
+            ],
+        },
+        headers=PRIVATE,
+    )

@@ -1,0 +1,155 @@
+"""Writing and reading the built-in index."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from app.api.parts import IndexReading, IndexWriting, PartsParameter
+from app.api.responses import PRIVATE, decode_cursor, encode_cursor, json_response, problems
+from app.api.shared_schemas import MAX_SOURCE_ID_CHARS
+from app.api.source_schemas import (
+    DeletedBody,
+    IndexBody,
+    IndexChangeBody,
+    PutSourcesBody,
+    SourcePageBody,
+)
+from app.api.strict_route import StrictJsonRoute, accepts_ndjson
+from app.indexing.index import IndexedSource, SourceFilter
+from app.scope.access import whole_grant
+from app.scope.vocabulary import Permission
+from app.scope.writing import refuse_beyond_grant
+
+router = APIRouter(tags=["index"], route_class=StrictJsonRoute)
+
+ProjectQuery = Annotated[str, Query(min_length=1, max_length=128)]
+SourceIdQuery = Annotated[
+    str, Query(alias="sourceId", min_length=1, max_length=MAX_SOURCE_ID_CHARS)
+]
+
+
+@router.put(
+    "/sources",
+    operation_id="putSources",
+    summary="Add or replace sources, all or none",
+    responses={
+        200: {"model": IndexChangeBody, "description": "The change"},
+        **problems(400, 403, 413, 415, 422, 503),
+    },
+    openapi_extra={
+        "requestBody": {
+            "content": {
+                "application/x-ndjson": {
+                    "schema": {"type": "string", "description": "One source a line"}
+                }
+            }
+        }
+    },
+)
+@accepts_ndjson("sources")
+async def put_sources(body: PutSourcesBody, grant: IndexWriting, parts: PartsParameter) -> Response:
+    """One call is one index version; sending what is there already changes nothing."""
+    drafts = body.to_core(grant)
+    refuse_beyond_grant(grant, tuple(draft.label for draft in drafts), "/sources")
+    prepared = await asyncio.to_thread(lambda: [parts.preparer.prepare(one) for one in drafts])
+    change = await parts.index.put_sources(grant, prepared)
+    return json_response(
+        {
+            "indexVersion": change.index_version,
+            "sources": [
+                {
+                    "project": one.project,
+                    "sourceId": one.source_id,
+                    "chunks": one.chunks,
+                    "unchanged": one.unchanged,
+                }
+                for one in change.sources
+            ],
+        }
+    )
+
+
+@router.get(
+    "/sources",
+    operation_id="listSources",
+    summary="List what is indexed, within the grant",
+    responses={200: {"model": SourcePageBody}, **problems(403, 422, 503)},
+)
+async def list_sources(
+    grant: IndexReading,
+    parts: PartsParameter,
+    project: ProjectQuery | None = None,
+    source_id: SourceIdQuery | None = None,
+    prefix: Annotated[str | None, Query(max_length=MAX_SOURCE_ID_CHARS)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    cursor: Annotated[str | None, Query(max_length=4096)] = None,
+) -> Response:
+    after = None
+    if cursor is not None:
+        after_id, after_project = decode_cursor(cursor, 2)
+        after = (after_id, after_project)
+    wanted = SourceFilter(project, source_id, prefix, after, limit + 1)
+    found = await parts.index.list_sources(whole_grant(grant).predicate, wanted)
+    page = found[:limit]
+    next_cursor = None
+    if len(found) > limit:
+        next_cursor = encode_cursor(page[-1].source_id, page[-1].label.project)
+    return json_response(
+        {"sources": [_source(one) for one in page], "nextCursor": next_cursor}, headers=PRIVATE
+    )
+
+
+def _source(one: IndexedSource) -> dict[str, object]:
+    document: dict[str, object] = {
+        "sourceId": one.source_id,
+        "sourceRevision": one.revision,
+        "project": one.label.project,
+        "class": one.label.knowledge_class,
+        "classification": one.label.classification,
+        "trustTier": one.label.trust_tier,
+        "chunks": one.chunks,
+        "mediaType": one.media_type,
+        "language": one.language,
+        "provenance": one.provenance,
+        "expiresAt": one.expires_at,
+    }
+    return {name: value for name, value in document.items() if value is not None}
+
+
+@router.delete(
+    "/sources",
+    operation_id="deleteSource",
+    summary="End a source: it is no longer retrieved, old snapshots keep working",
+    responses={200: {"model": DeletedBody}, **problems(403, 404, 422, 503)},
+)
+async def delete_source(
+    grant: IndexWriting, parts: PartsParameter, project: ProjectQuery, source_id: SourceIdQuery
+) -> Response:
+    if not grant.covers_project(project):
+        # Word for word what an unknown source gets.
+        version = await parts.index.delete_source(grant, "", source_id)
+    else:
+        version = await parts.index.delete_source(grant, project, source_id)
+    return json_response({"indexVersion": version})
+
+
+@router.get(
+    "/index",
+    operation_id="getIndex",
+    summary="Counts and visible version of the index, within the grant",
+    responses={200: {"model": IndexBody}, **problems(403, 503)},
+)
+async def get_index(grant: IndexReading, parts: PartsParameter) -> Response:
+    found = await parts.index.describe(whole_grant(grant).predicate)
+    document: dict[str, object] = {
+        "visibleVersion": found.visible.visible_version(),
+        "sources": found.visible.sources,
+        "chunks": found.visible.chunks,
+        "engine": parts.services.engine,
+        "embeddingProfile": None,
+    }
+    if grant.allows(Permission.INDEX_WRITE):
+        document["indexVersion"] = found.index_version
+    return json_response(document, headers=PRIVATE)

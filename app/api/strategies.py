@@ -1,0 +1,35 @@
+"""The recipes that this service offers."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.api.parts import Assembler, PartsParameter
+from app.api.responses import json_response, problems
+from app.api.strict_route import StrictJsonRoute
+from app.errors import InvalidRequestError, NotFoundError
+
+router = APIRouter(prefix="/strategies", tags=["strategies"], route_class=StrictJsonRoute)
+
+
+@router.get(
+    "",
+    operation_id="listStrategies",
+    summary="List the strategies",
+    responses=problems(403),
+)
+async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
+    recipes = [one.canonical() for one in parts.services.strategies.all()]
+    return json_response({"strategies": recipes})
+
+
+@router.get(
+    "/{id}",
+    operation_id="getStrategy",
+    summary="Read a strategy by id or id@version",
+    responses=problems(403, 404),
+)
+async def get_strategy(id: str, _: Assembler, parts: PartsParameter) -> Response:  # noqa: A002 - the path's name
+    try:
+        return json_response(parts.services.strategies.resolve(id).canonical())
+    except InvalidRequestError as error:
+        raise NotFoundError("No such strategy.") from error

@@ -1,0 +1,125 @@
+"""Settings: read once from the environment (`CTXSNAP_*`), frozen, and passed on.
+
+Every field is described here, and the README's table is checked against these
+descriptions.
+"""
+
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.errors import ConfigurationError
+
+
+class IssuerSettings(BaseModel):
+    """One issuer of tokens, with exactly one source of keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    issuer: str = Field(min_length=1)
+    audiences: tuple[str, ...] = Field(min_length=1)
+    jwks_file: Path | None = None
+    jwks_url: str | None = None
+    hs256_secret: SecretStr | None = None
+    algorithms: tuple[str, ...] = ()
+
+
+class Settings(BaseSettings):
+    """What the service is told from outside."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="CTXSNAP_", frozen=True, extra="ignore", hide_input_in_errors=True
+    )
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on.")
+    data_dir: Path = Field(
+        Path(".ctxsnap"),
+        description="Folder of the embedded database and of the local development key.",
+    )
+    database_url: SecretStr | None = Field(
+        None,
+        description="PostgreSQL URL of the serving role. Absent: the embedded database.",
+    )
+    migration_database_url: SecretStr | None = Field(
+        None,
+        description="PostgreSQL URL of the owner's role, for `ctxsnap migrate`.",
+    )
+    serving_role: str = Field(
+        "ctxsnap_service",
+        min_length=1,
+        description="Name of the serving role, to which migrations grant its rights.",
+    )
+    database_pool_size: int = Field(
+        10, ge=1, le=1000, description="Most database connections of one process."
+    )
+    database_pool_timeout_s: float = Field(
+        5.0, gt=0, description="Seconds to wait for a free connection before 503."
+    )
+    database_statement_timeout_s: float = Field(
+        30.0, gt=0, description="Seconds that one statement may take."
+    )
+    database_pooling: Literal["session", "transaction"] = Field(
+        "session",
+        description="`transaction` behind pgbouncer in transaction mode.",
+    )
+    max_body_bytes: int = Field(
+        8 * 1024 * 1024, ge=1024, description="Largest request body, in bytes."
+    )
+    max_load_bytes: int = Field(
+        64 * 1024 * 1024, ge=1024, description="Largest NDJSON body of PUT /sources, in bytes."
+    )
+    max_chunk_tokens: int = Field(
+        400, ge=16, le=8000, description="Tokens (o200k_base) that a chunk may have."
+    )
+    strategies_dir: Path | None = Field(
+        None, description="Folder with further strategies, one YAML file each."
+    )
+    issuers: tuple[IssuerSettings, ...] = Field(
+        (),
+        description=(
+            "Issuers of tokens, a JSON array of objects with `issuer`, `audiences`, one of "
+            "`jwks_file`, `jwks_url` and `hs256_secret`, and optionally `algorithms`. "
+            "Absent: only the local development key."
+        ),
+    )
+    claim_names: dict[str, str] = Field(
+        default_factory=dict,
+        description=('Other names of claims, a JSON object such as `{"tenant_id": "org"}`.'),
+    )
+    clock_skew_s: int = Field(
+        30, ge=0, le=300, description="Seconds by which clocks of issuers may differ."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level of log lines."
+    )
+
+    @model_validator(mode="after")
+    def _known_claims(self) -> Self:
+        known = {
+            "sub", "tenant_id", "projects", "groups", "max_classification",
+            "max_trust_tier", "classes", "act", "scope",
+        }  # fmt: skip
+        unknown = sorted(set(self.claim_names) - known)
+        if unknown:
+            raise ValueError(
+                f"claim_names: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            )
+        return self
+
+
+def read_settings(**overrides: object) -> Settings:
+    """Settings from the environment; raises ConfigurationError naming what is wrong."""
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]
+    except ValidationError as error:
+        faults = [
+            f"CTXSNAP_{'_'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
+            for fault in error.errors(include_input=False, include_url=False)
+        ]
+        raise ConfigurationError("; ".join(faults)) from error
+    except json.JSONDecodeError as error:
+        raise ConfigurationError(f"A CTXSNAP_ setting is not valid JSON: {error}") from error

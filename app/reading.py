@@ -1,0 +1,111 @@
+"""Reading snapshots back: each call authorises by what the reader's grant admits today.
+
+Guarantees: what a reader may not know is answered like what does not exist.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.canonical import Digest, JsonValue
+from app.errors import NotFoundError
+from app.packing.rendering import fence_marker, render
+from app.packing.tokens import TokenCounter
+from app.scope.access import whole_grant
+from app.scope.grant import Grant
+from app.snapshot.verify import Check, Evidence, blocks_of, verify
+from app.storage.snapshots import (
+    SnapshotFilter,
+    SnapshotStore,
+    SnapshotSummary,
+    StoredSnapshot,
+    TextKey,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemText:
+    """The exact text of one item; None when it was erased."""
+
+    rank: int
+    content_hash: str
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReader:
+    """Reads for a grant; every method raises NotFoundError outside of it."""
+
+    snapshots: SnapshotStore
+    tokens: TokenCounter
+
+    async def get(self, grant: Grant, ref: str) -> StoredSnapshot:
+        stored = await self.snapshots.get(whole_grant(grant).predicate, ref)
+        if stored is None:
+            raise NotFoundError("No such snapshot.")
+        return stored
+
+    async def list_snapshots(
+        self, grant: Grant, wanted: SnapshotFilter
+    ) -> tuple[SnapshotSummary, ...]:
+        return await self.snapshots.list_snapshots(whole_grant(grant).predicate, wanted)
+
+    async def contents(self, grant: Grant, ref: str) -> tuple[ItemText, ...]:
+        """The texts in the order of their ranks."""
+        stored = await self.get(grant, ref)
+        items = json.loads(stored.canonical)["items"]
+        texts = await self._texts(grant.tenant, stored.hash, items)
+        return tuple(
+            ItemText(item["rank"], item["contentHash"], texts.get(item["contentHash"]))
+            for item in items
+        )
+
+    async def prompt(self, grant: Grant, ref: str) -> JsonValue:
+        """What goes to the model: a text, or a list of messages.
+
+        Raises NotFoundError with code `content-erased` when a text is gone for good.
+        """
+        stored = await self.get(grant, ref)
+        document = json.loads(stored.canonical)
+        items = document["items"]
+        texts = await self._texts(grant.tenant, stored.hash, items)
+        if any(item["contentHash"] not in texts for item in items):
+            raise NotFoundError(
+                "A text of this snapshot was erased, so that its prompt cannot be rendered.",
+                code="content-erased",
+            )
+        return await asyncio.to_thread(_render, items, texts, document["budget"]["format"])
+
+    async def verify(self, grant: Grant, ref: str) -> tuple[Check, ...]:
+        stored = await self.get(grant, ref)
+        items = json.loads(stored.canonical)["items"]
+        evidence = Evidence(
+            stored.canonical,
+            stored.request,
+            stored.report,
+            await self._texts(grant.tenant, stored.hash, items),
+        )
+        return await asyncio.to_thread(partial(verify, evidence, self.tokens.count))
+
+    async def _texts(
+        self, tenant: str, snapshot: Digest, items: list[dict[str, Any]]
+    ) -> Mapping[str, str]:
+        """Texts by content hash; a text that one source has lost may stand in another."""
+        keys = [
+            TextKey(
+                item["contentHash"],
+                (item["project"], item["sourceId"]) if "indexVersion" in item else None,
+            )
+            for item in items
+        ]
+        found = await self.snapshots.texts(tenant, snapshot, keys)
+        return {key.digest: text for key, text in found.items()}
+
+
+def _render(items: list[dict[str, Any]], texts: Mapping[str, str], format_: str) -> JsonValue:
+    blocks = blocks_of(items, texts)
+    marker = fence_marker(blocks, (item["contentHash"] for item in items))
+    return render(blocks, marker, format_)
