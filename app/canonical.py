@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import NewType, TypeAlias, cast
 
+import orjson
 import rfc8785
 
 Digest = NewType("Digest", str)
@@ -20,10 +21,16 @@ JsonObject: TypeAlias = Mapping[str, JsonValue]
 def canonical_bytes(value: JsonValue) -> bytes:
     """The RFC 8785 serialisation.
 
-    Raises TypeError for a float, rfc8785.CanonicalizationError for what JSON or I-JSON
-    cannot hold (integers beyond 2^53 - 1, lone surrogates).
+    Raises TypeError for a float, ValueError for what I-JSON cannot hold (integers beyond
+    2^53 - 1, lone surrogates).
     """
-    _refuse_floats(value)
+    if _has_plain_names(value):
+        # With ASCII names and whole numbers alone, sorted JSON is the canonical form:
+        # RFC 8785 differs in how it orders other names and writes floats.
+        try:
+            return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER)
+        except orjson.JSONEncodeError as error:
+            raise ValueError(str(error)) from error
     return rfc8785.dumps(cast("rfc8785._impl._Value", value))
 
 
@@ -49,13 +56,17 @@ def digest_from_bytes(raw: bytes) -> Digest:
     return Digest("sha256:" + raw.hex())
 
 
-def _refuse_floats(value: object) -> None:
+def _has_plain_names(value: object) -> bool:
+    """Whether all member names are ASCII; raises TypeError when there is a float."""
+    plain = True
     pending = [value]
     while pending:
         current = pending.pop()
-        if isinstance(current, float):
-            raise TypeError("a canonical document holds no floating-point numbers")
-        if isinstance(current, Mapping):
+        if isinstance(current, dict):
+            plain = plain and all(map(str.isascii, current))
             pending.extend(current.values())
         elif isinstance(current, list | tuple):
             pending.extend(current)
+        elif isinstance(current, float):
+            raise TypeError("a canonical document holds no floating-point numbers")
+    return plain

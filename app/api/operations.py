@@ -8,7 +8,7 @@ from app.api.responses import json_response
 
 router = APIRouter(tags=["operations"])
 
-PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
+PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 
 
 @router.get("/healthz", operation_id="getHealth", summary="Whether the process answers")

@@ -27,7 +27,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ClassShare:
-    """Bounds for one class, in per mille of the budget that required entries leave."""
+    """Bounds for one class, in per mille of the budget that required entries leave.
+
+    They count entries without envelopes, which belong to tiers: else a bound would depend
+    on which class opens a tier.
+    """
 
     min_permille: int = 0
     max_permille: int = 1000
@@ -144,7 +148,7 @@ class _Optional:
             return False
         if self.reason(at) != "no-room" or cost > self._filled.free:
             return False
-        self._class_tokens[entry.knowledge_class] += cost
+        self._class_tokens[entry.knowledge_class] += entry.cost_tokens
         self._per_source[entry.source] += 1
         self._filled.add(entry)
         return True
@@ -153,7 +157,6 @@ class _Optional:
         """Why an entry is out; `no-room` when only the budget stands against it."""
         entry, rules = self._entries[at], self._rules
         share = rules.class_shares.get(entry.knowledge_class, ClassShare())
-        cost = self._filled.cost(entry)
         if entry.value < rules.min_value:
             return "relevance-floor"
         if (
@@ -161,9 +164,10 @@ class _Optional:
             and self._per_source[entry.source] >= rules.max_chunks_per_source
         ):
             return "source-cap"
-        tokens = self._class_tokens[entry.knowledge_class] + cost
-        if tokens * 1000 > share.max_permille * self.room:
-            return "class-share" if cost <= self._filled.free else "no-room"
+        tokens = self._class_tokens[entry.knowledge_class] + entry.cost_tokens
+        # The whole budget as a share is no bound beside the budget.
+        if share.max_permille < 1000 and tokens * 1000 > share.max_permille * self.room:
+            return "class-share"
         return "no-room"
 
 

@@ -51,9 +51,14 @@ def framed_body(text: str) -> str:
     return f'">\n{text}\n</'
 
 
-def frame_tokens(block: Block, count_tokens: Count) -> int:
-    """The tokens of a block without its body: short, and the same for every marker."""
-    return count_tokens(_header(block, _ANY_MARKER)) + count_tokens(_footer(_ANY_MARKER))
+def header_tokens(block: Block, count_tokens: Count) -> int:
+    """The tokens of a block before its body: the same for every marker."""
+    return count_tokens(_header(block, _ANY_MARKER))
+
+
+def footer_tokens(count_tokens: Count) -> int:
+    """The tokens of a block after its body: the same for every block."""
+    return count_tokens(_footer(_ANY_MARKER))
 
 
 def envelope_tokens(tier: TrustTier, format_: str, count_tokens: Count) -> int:

@@ -10,6 +10,7 @@ predicate (adapters).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from app.canonical import Digest, JsonValue, digest_value
@@ -110,7 +111,13 @@ class Predicate:
 
     @property
     def digest(self) -> Digest:
-        return digest_value(self.canonical())
+        return _digest_of(self)
+
+
+@lru_cache(maxsize=1024)
+def _digest_of(predicate: Predicate) -> Digest:
+    """One request asks for it many times over."""
+    return digest_value(predicate.canonical())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +132,6 @@ class AccessScope:
     @property
     def tenant(self) -> str:
         return self.predicate.tenant
-
-    @property
-    def only_project(self) -> str | None:
-        """The project that may be left out of a request, where the scope has exactly one."""
-        projects = self.predicate.projects
-        return projects[0] if len(projects) == 1 and projects != (ALL_PROJECTS,) else None
 
     def to_contract(self) -> dict[str, JsonValue]:
         """The scope as execution-scope.schema.json has it."""

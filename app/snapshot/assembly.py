@@ -20,8 +20,9 @@ from app.packing.rendering import (
     Block,
     envelope_tokens,
     fence_marker,
-    frame_tokens,
+    footer_tokens,
     framed_body,
+    header_tokens,
     render,
 )
 from app.retrieval.candidate import Chunk
@@ -140,6 +141,7 @@ def _pieces(
 ) -> list[_Piece]:
     """Inline items, then pins, then candidates: the order in which they count."""
     encoding = material.budget.encoding
+    footer = footer_tokens(count_tokens)
 
     def piece(chunk: Chunk, index_version: str | None, *, required: bool, value: int) -> _Piece:
         block = Block(chunk.source_id, chunk.revision, chunk.chunk_id, chunk.label, chunk.text)
@@ -153,7 +155,7 @@ def _pieces(
             provenance=chunk.provenance,
             required=required,
             value=value,
-            cost_tokens=frame_tokens(block, count_tokens) + body,
+            cost_tokens=header_tokens(block, count_tokens) + body + footer,
         )
 
     pinned_version = f"{PINNED}:{material.visible_version}"

@@ -1,7 +1,8 @@
 """Checking a stored snapshot again from its bytes alone. Pure; anyone can run it.
 
 Guarantees: every check recomputes what it compares; a check that cannot be made because
-a text was erased says so and does not pass for one that was made.
+a text was erased says so and does not pass for one that was made. No bytes make it raise:
+what cannot be read fails the check that reads it.
 """
 
 import json
@@ -14,12 +15,16 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from app.canonical import canonical_bytes, digest_bytes, digest_text, digest_value
+from app.canonical import Digest, canonical_bytes, digest_bytes, digest_text, digest_value
+from app.errors import RequestError
 from app.packing.rendering import Block, count_rendered, fence_marker, render
-from app.scope.access import Predicate, SourcePatterns
+from app.scope.access import AccessScope, Predicate, SourcePatterns
 from app.scope.label import Label
 from app.scope.vocabulary import Classification, KnowledgeClass, TrustTier
 from app.snapshot.snapshot import hash_of, snapshot_id_of
+
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, RecursionError, RequestError)
+"""What forged members raise where they are read: the given schema leaves many of ours open."""
 
 _SCHEMAS = Path(__file__).parents[2] / "openapi" / "schemas"
 
@@ -49,20 +54,27 @@ def verify(evidence: Evidence, count_tokens: Callable[[str, str], int]) -> tuple
     """All checks in a fixed order; `count_tokens` takes a text and an encoding's name."""
     try:
         document: dict[str, Any] = json.loads(evidence.canonical)
+        schema = _check_schema(document)
     except (ValueError, RecursionError):
-        return (Check("schema", False, "not a JSON document"),)
-    schema = _check_schema(document)
+        return (Check("schema", False, "not a JSON document, or one nested too deeply"),)
     if not schema.ok:
         # What follows reads members that the schema promises.
         return (schema,)
-    checks = [schema, *_check_digests(document, evidence)]
-    if evidence.report is not None:
-        report = json.loads(evidence.report)
-        checks.append(_check_scope(document, report))
+    try:
+        canonical = canonical_bytes(document)
+    except _UNREADABLE as error:
+        return (schema, _failed("canonical", error))
+    same = canonical == evidence.canonical.strip()
+    checks = [
+        schema,
+        *_check_digests(document),
+        Check("canonical", same, "the bytes are the document's RFC 8785 form"),
+        *_check_bound(document, evidence),
+    ]
     if evidence.texts is not None:
-        checks.append(_check_contents(document, evidence.texts))
-    checks.append(_check_budget(document, evidence.texts, count_tokens))
-    return tuple(checks)
+        checks.append(_made("contents", partial(_check_contents, document, evidence.texts)))
+    budget = partial(_check_budget, document, evidence.texts, count_tokens)
+    return (*checks, _made("budget", budget))
 
 
 @cache
@@ -87,27 +99,33 @@ def _check_schema(document: Any) -> Check:
     return Check("schema", not errors, errors[0][:300] if errors else "valid")
 
 
-def _check_digests(document: dict[str, Any], evidence: Evidence) -> list[Check]:
+def _check_digests(document: dict[str, Any]) -> tuple[Check, Check]:
     expected = hash_of(document)
-    identifier = snapshot_id_of(expected)
-    checks = [
+    return (
         _equal("hash", document["hash"], expected),
-        _equal("id", document["snapshotId"], identifier),
-        Check(
-            "canonical",
-            canonical_bytes(document) == evidence.canonical.strip(),
-            "the bytes are the document's RFC 8785 form",
-        ),
-    ]
-    assembly = document["budget"].get("assembly", {})
-    if evidence.request is not None:
-        checks.append(
-            _equal("request", assembly.get("requestHash"), digest_bytes(evidence.request))
-        )
-    if evidence.report is not None:
-        checks.append(_equal("report", assembly.get("reportHash"), digest_bytes(evidence.report)))
-        strategy = digest_value(json.loads(evidence.report)["strategy"])
-        checks.append(_equal("strategy", assembly.get("strategyHash"), strategy))
+        _equal("id", document["snapshotId"], snapshot_id_of(expected)),
+    )
+
+
+def _check_bound(document: dict[str, Any], evidence: Evidence) -> list[Check]:
+    """What `budget.assembly` binds, as far as it is at hand."""
+    request, report = evidence.request, evidence.report
+
+    def equal(name: str, expected: Callable[[], Digest]) -> Check:
+        return _equal(name, document["budget"]["assembly"][f"{name}Hash"], expected())
+
+    checks = []
+    if request is not None:
+        checks.append(_made("request", lambda: equal("request", lambda: digest_bytes(request))))
+    if report is not None:
+        checks += [
+            _made("report", lambda: equal("report", lambda: digest_bytes(report))),
+            _made(
+                "strategy",
+                lambda: equal("strategy", lambda: digest_value(json.loads(report)["strategy"])),
+            ),
+            _made("scope", lambda: _check_scope(document, json.loads(report))),
+        ]
     return checks
 
 
@@ -181,13 +199,7 @@ def _check_scope(document: dict[str, Any], report: dict[str, Any]) -> Check:
         return Check("scope", False, f"predicateHash should be {expected}")
     if {name: value for name, value in recorded.items() if name != "predicate"} != scope:
         return Check("scope", False, "the report speaks of another scope")
-    same = (
-        predicate.tenant == scope["tenantId"]
-        and list(predicate.projects) == scope["projects"]
-        and [name.value for name in predicate.classes] == scope["classes"]
-        and predicate.max_classification.value == scope["maxClassification"]
-    )
-    if not same:
+    if not _is_predicate_of(scope, predicate):
         return Check("scope", False, "the predicate differs from the scope")
     for leg in report["retrievers"]:
         if leg["predicateHash"] != expected:
@@ -199,6 +211,17 @@ def _check_scope(document: dict[str, Any], report: dict[str, Any]) -> Check:
         ):
             return Check("scope", False, f"the item of rank {item['rank']} is out of scope")
     return Check("scope", True, f"{len(document['items'])} items are admitted by {expected}")
+
+
+def _is_predicate_of(scope: Mapping[str, Any], predicate: Predicate) -> bool:
+    groups = tuple(scope["groups"])
+    made = AccessScope(scope["subject"], scope.get("agentId"), groups, predicate).to_contract()
+    kept = {f"user:{scope['subject']}", *(f"group:{name}" for name in groups)}
+    return (
+        {**made, "policy": scope["policy"]} == scope
+        and predicate.allow_principals == tuple(sorted(kept))
+        and kept <= set(predicate.deny_principals)
+    )
 
 
 def predicate_of(document: Mapping[str, Any]) -> Predicate:
@@ -216,6 +239,17 @@ def predicate_of(document: Mapping[str, Any]) -> Predicate:
             None if allow is None else tuple(allow), tuple(document["sources"]["deny"])
         ),
     )
+
+
+def _made(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except _UNREADABLE as error:
+        return _failed(name, error)
+
+
+def _failed(name: str, error: Exception) -> Check:
+    return Check(name, False, f"cannot be read: {type(error).__name__}: {error}"[:300])
 
 
 def _equal(name: str, found: object, expected: object) -> Check:

@@ -1,0 +1,121 @@
+"""The README's commands work as pasted: curl against a real service, retention in SQL."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from app.adapters.postgres.database import Database
+from tests.tokens import TokenFactory
+
+_ROOT = Path(__file__).parents[2]
+_README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_BIN = Path(sys.executable).parent
+
+
+def _block(language: str, containing: str) -> str:
+    blocks: list[str] = re.findall(
+        rf"^```{language}\n(.*?)^```$", _README, re.DOTALL | re.MULTILINE
+    )
+    (found,) = [block for block in blocks if containing in block]
+    return found
+
+
+@dataclass(frozen=True)
+class _Running:
+    url: str
+    environment: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Running]:
+    environment = {
+        **os.environ,
+        "CTXSNAP_DATA_DIR": str(tmp_path_factory.mktemp("readme")),
+        "CTXSNAP_LOG_LEVEL": "warning",
+    }
+    command = [str(_BIN / "ctxsnap"), "serve", "--port", "0"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        try:
+            found = re.search(r"http://[0-9.:]+", service.stdout.readline())
+            assert found is not None
+            yield _Running(found.group().rstrip(".,"), environment)
+        finally:
+            service.terminate()
+            service.wait(timeout=30)
+            service.stdout.close()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs the command curl")
+def test_the_curl_lines_work_as_pasted(running: _Running) -> None:
+    script = _block("sh", "curl -sS -X PUT")
+    script = script.replace("http://127.0.0.1:8080", running.url).replace(".venv/bin", str(_BIN))
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        env=running.environment,
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    decoder, answers, rest = json.JSONDecoder(), [], done.stdout.strip()
+    while rest:
+        answer, end = decoder.raw_decode(rest)
+        answers.append(answer)
+        rest = rest[end:].strip()
+    change, snapshot = answers
+    assert change["sources"][0]["chunks"] == 1
+    assert [item["sourceId"] for item in snapshot["items"]] == ["docs/cancelling.md"]
+
+
+async def test_retention_removes_what_has_expired_and_nothing_else(
+    client: httpx.AsyncClient, token: TokenFactory, owner: Database, make_tenant: object
+) -> None:
+    assert callable(make_tenant)
+    expiring, other = make_tenant(), make_tenant()
+    for tenant in (expiring, other):
+        body = {
+            "runId": str(uuid.uuid4()),
+            "attemptId": str(uuid.uuid4()),
+            "items": [
+                {
+                    "class": "task",
+                    "sourceId": "task",
+                    "sourceRevision": "1",
+                    "chunkId": "0",
+                    "text": "Do it.",
+                    "project": "alpha",
+                }
+            ],
+        }
+        answer = await client.post("/snapshots", json=body, headers=token.headers(tenant))
+        assert answer.status_code == 201
+    script = _block("sql", "CREATE TEMPORARY TABLE expired")
+    script = script.replace("'acme'", f"'{expiring}'").replace("- interval '2 years'", "")
+    statements = [part.strip() for part in script.split(";") if part.strip()]
+    async with owner.engine.connect() as connection:
+        for statement in statements:
+            if statement not in ("BEGIN", "COMMIT"):
+                await connection.execute(sa.text(statement))
+        await connection.commit()
+    left = [
+        (await client.get("/snapshots", headers=token.headers(tenant))).json()["snapshots"]
+        for tenant in (expiring, other)
+    ]
+    assert [len(snapshots) for snapshots in left] == [0, 1]
+    async with owner.engine.connect() as connection:
+        await connection.execute(sa.text("SELECT enter_tenant(:name, false)"), {"name": other})
+        with pytest.raises(sa.exc.DBAPIError, match="is immutable"):
+            await connection.execute(sa.text("DELETE FROM snapshots"))
