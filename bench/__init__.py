@@ -1,0 +1,1 @@
+"""Measurements: what, against what, in one run."""
