@@ -30,7 +30,7 @@ test: $(READY) ## Run the suite with branch coverage, without what is marked lon
 	$(BIN)/pytest -m "not long" --cov --cov-report=term $(ARGS)
 
 test-long: $(READY) ## Run the full-size properties and faults
-	$(BIN)/pytest -m long $(ARGS)
+	CTXSNAP_FULL_SIZE=1 $(BIN)/pytest -m "long or full_size" $(ARGS)
 
 check: $(READY) ## Lint, check format, types, layers and the exported OpenAPI document
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
 """Text to index terms; the same function serves documents and queries.
 
-Guarantees: any text without surrogates has terms; the same text and language give the same terms
-in every process and thread; time grows linearly with the text; canonically equivalent texts
-(`café` in NFC and NFD) have equal terms; a term has at most 3 x WORD_LIMIT characters. Space is
-bounded by the text and a fixed number of remembered words.
+Guarantees: every text without surrogates is accepted; the same text and language give the same
+terms in every process and thread; time grows linearly with the text; canonically equivalent texts
+(`café` in NFC and NFD) have equal terms, up to 30 combining marks in a row; a term has at most
+3 x WORD_LIMIT characters. Space is bounded by the text and a fixed number of remembered words.
 
 * Words are runs of letters, marks and digits after NFKC and case folding, stemmed (`stemming`).
 * A word made of several is indexed in parts and whole: `HTTPServer` as http, server, httpserver;

@@ -181,10 +181,10 @@ class _Cutter:
                 return offset
         # Flags pair up from the first, so their boundaries only show from the start.
         last = start
-        for cluster in _CLUSTER.finditer(self.text, start):
-            if cluster.end() > limit:
+        for cluster in _CLUSTER.findall(self.text[start : limit + 1]):
+            if last + len(cluster) > limit:
                 break
-            last = cluster.end()
+            last += len(cluster)
         return last if last > start else limit
 
     def _skip_white_space(self, start: int, end: int) -> int:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import zip_longest
 
 # Depths: the lower, the sooner a text is cut there. Headings have 1 to 9, their own level.
 _DEEPEST_HEADING = 9
@@ -36,6 +37,7 @@ _DEFINITION = re.compile(
     r"(?:def|class|function|func|fun|fn|struct|enum|interface|trait|impl|module|namespace|record"
     r"|object|protocol|extension|sub|procedure)\b"
 )
+_DECORATOR = re.compile(r"\s*@\w")
 _LEADS_DEFINITION = re.compile(r"\s*(?:@|#|//|/\*|\*|--|;|\[)")
 _CLOSING = re.compile(r"\s*[)\]}]")
 
@@ -125,7 +127,7 @@ def _block_or_line(line: _Line) -> int:
 def _markdown_depths(lines: list[_Line]) -> Iterator[int]:
     fence = ""
     heading = 0  # the level of the heading that the next line follows
-    for line, following in _with_following(lines):
+    for line, following in zip_longest(lines, lines[1:]):
         if fence:
             yield _FENCED_BLOCK if line.after_blank else _LINE
             mark = line.text.strip()
@@ -202,7 +204,8 @@ def _code_depths(lines: list[_Line]) -> Iterator[int]:
     defined_at = _LINE  # the depth of the definition that the line before begins, if it does
     for line in lines:
         definition = _DEFINITION.match(line.text) is not None
-        begins = line.after_blank or (definition and not leads)
+        opens = definition or _DECORATOR.match(line.text) is not None
+        begins = line.after_blank or (opens and not leads)
         if defined_at < _LINE and not (definition and line.block_depth <= defined_at):
             yield GLUED
         elif begins and not _CLOSING.match(line.text):
@@ -211,7 +214,3 @@ def _code_depths(lines: list[_Line]) -> Iterator[int]:
             yield _LINE
         leads = _LEADS_DEFINITION.match(line.text) is not None
         defined_at = line.block_depth if definition else _LINE
-
-
-def _with_following(lines: list[_Line]) -> Iterator[tuple[_Line, _Line | None]]:
-    yield from zip(lines, [*lines[1:], None], strict=True)

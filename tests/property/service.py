@@ -24,6 +24,14 @@ class Service:
         )
         assert answer.status_code == 200, answer.text
 
+    async def delete(self, tenant: str, project: str, source_id: str) -> None:
+        answer = await self.client.delete(
+            "/sources",
+            params={"project": project, "sourceId": source_id},
+            headers=self.token.headers(tenant),
+        )
+        assert answer.status_code == 200, answer.text
+
     async def assemble(
         self, tenant: str, caller: Caller, request: Json, **parameters: str
     ) -> httpx.Response:
