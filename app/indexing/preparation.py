@@ -44,7 +44,9 @@ class SourcePreparer:
         return tuple(ChunkDraft(str(at), text) for at, text in enumerate(pieces))
 
     def _prepare_chunk(self, piece: ChunkDraft, language: str | None) -> PreparedChunk:
-        frequencies = Counter(term_key(term) for term in analyze(piece.text, language))
+        frequencies: Counter[int] = Counter()
+        for term, times in Counter(analyze(piece.text, language)).items():
+            frequencies[term_key(term)] += times
         return PreparedChunk(
             chunk_id=piece.chunk_id,
             text=piece.text,

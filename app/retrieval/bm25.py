@@ -52,6 +52,8 @@ def score(lists: Sequence[PostingList], corpus: Corpus) -> tuple[ChunkKeys, Scor
     """The keys of all chunks with a query term, ascending, and their scores (at least 1)."""
     all_keys, all_impacts = [], []
     for postings in lists:
+        if not postings.keys:
+            continue
         keys = np.frombuffer(postings.keys, dtype=">i8").astype(np.int64)
         weights = np.frombuffer(postings.weights, dtype=">i8").astype(np.int64)
         all_keys.append(keys)

@@ -66,13 +66,20 @@ class Duplicate:
 def drop_same_text(
     ranked: Sequence[FusedCandidate], taken: Sequence[Chunk]
 ) -> tuple[tuple[FusedCandidate, ...], tuple[Duplicate, ...]]:
-    """Keep the best candidate of each text; a text that is `taken` already is kept there."""
-    holders = {chunk.content_hash: chunk for chunk in taken}
+    """Keep the best candidate of each text; a text that is `taken` already is kept there.
+
+    A candidate that is itself among the taken ones is neither: it stands there.
+    """
+    holders = {chunk.content_hash: chunk for chunk in reversed(taken)}
+    present = {(chunk.identity, chunk.content_hash) for chunk in taken}
     unique, duplicates = [], []
     for candidate in ranked:
-        holder = holders.setdefault(candidate.chunk.content_hash, candidate.chunk)
-        if holder is candidate.chunk:
+        chunk = candidate.chunk
+        if (chunk.identity, chunk.content_hash) in present:
+            continue
+        holder = holders.setdefault(chunk.content_hash, chunk)
+        if holder is chunk:
             unique.append(candidate)
-        elif holder.identity != candidate.chunk.identity:
+        else:
             duplicates.append(Duplicate(candidate, holder))
     return tuple(unique), tuple(duplicates)

@@ -17,12 +17,14 @@ from app.scope.access import AccessScope
 class IndexView:
     """What one scope sees of the built-in index at one version.
 
-    `index_version` and `label_keys` are internal: they never reach a snapshot.
+    `index_version` and `label_keys` are internal: they never reach a snapshot. `languages`
+    are those of the visible sources, sorted; the empty name stands for sources without one.
     """
 
     index_version: int
     last_chunk_key: int
     label_keys: tuple[int, ...]
+    languages: tuple[str, ...]
     chunks: int
     terms: int
     visible_version: str

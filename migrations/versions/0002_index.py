@@ -40,7 +40,8 @@ TABLES = (
     )
     """,
     # Sums over a label's live rows between two versions: chunks, terms, and four lanes
-    # (modulo 2^64) of an additive multiset hash.
+    # (modulo 2^64) of an additive multiset hash; and how many sources have each language
+    # (the empty name: not told).
     """
     CREATE TABLE label_states (
         tenant_key integer NOT NULL,
@@ -54,6 +55,7 @@ TABLES = (
         lane_1 bigint NOT NULL,
         lane_2 bigint NOT NULL,
         lane_3 bigint NOT NULL,
+        languages jsonb NOT NULL,
         PRIMARY KEY (tenant_key, label_key, valid_from)
     )
     """,

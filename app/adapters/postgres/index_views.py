@@ -50,25 +50,32 @@ class PostgresIndexViews:
     async def open(self, scope: AccessScope) -> IndexView:
         statement = Statement(
             f"""
-            SELECT t.index_version, t.last_chunk_key, visible.*
-            FROM tenants t CROSS JOIN LATERAL (
-                SELECT array_agg(s.label_key ORDER BY s.label_key), {SUM_COLUMNS}
-                FROM labels l JOIN label_states s
+            WITH admitted AS MATERIALIZED (
+                SELECT s.* FROM labels l JOIN label_states s
                 ON s.tenant_key = $1 AND s.label_key = l.label_key AND s.valid_to = {LIVE}
                 WHERE {label_filter(scope.predicate)}
+            )
+            SELECT t.index_version, t.last_chunk_key, visible.*, ARRAY(
+                SELECT DISTINCT jsonb_object_keys(one.languages)
+                FROM (SELECT DISTINCT languages FROM admitted) one
+            )
+            FROM tenants t CROSS JOIN LATERAL (
+                SELECT array_agg(s.label_key ORDER BY s.label_key), {SUM_COLUMNS} FROM admitted s
             ) visible WHERE t.tenant_key = $1
             """,  # noqa: S608 - fragments are constants
-            f"index_version bigint, last_chunk_key bigint, label_keys integer[], {SUM_ANSWER}",
+            f"index_version bigint, last_chunk_key bigint, label_keys integer[], {SUM_ANSWER}, "
+            "languages text[]",
         )
         rows = await self._database.run(scope.tenant, statement, scope_arguments(scope.predicate))
         if not rows:
-            return IndexView(0, 0, (), 0, 0, LiveSum().visible_version())
+            return IndexView(0, 0, (), (), 0, 0, LiveSum().visible_version())
         row = rows[0]
         visible = sum_from_row(row)
         return IndexView(
             index_version=row.index_version,
             last_chunk_key=row.last_chunk_key,
             label_keys=tuple(row.label_keys or ()),
+            languages=tuple(sorted(row.languages)),
             chunks=visible.chunks,
             terms=visible.terms,
             visible_version=visible.visible_version(),

@@ -6,7 +6,7 @@ chunks it knew; sending what is there already changes nothing.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -38,7 +38,7 @@ _LOCK = """
 """
 _LIVE_SOURCES = """
     SELECT s.project, s.source_id, s.source_key, s.digest, s.label_key, s.chunks, s.terms,
-        s.lanes, l.class AS knowledge_class, l.classification, l.trust_tier
+        s.lanes, s.language, l.class AS knowledge_class, l.classification, l.trust_tier
     FROM unnest($2::text[], $3::text[]) AS named (project, source_id)
     JOIN source_versions s ON s.tenant_key = $1 AND s.project = named.project
         AND s.source_id = named.source_id AND s.valid_to = 9223372036854775807
@@ -90,7 +90,8 @@ _ADD_POSTINGS = """
     SELECT $1, * FROM unnest($2::integer[], $3::bigint[], $4::bigint[], $5::bigint[])
 """
 _LIVE_STATES = """
-    SELECT label_key, sources, chunks, terms, lane_0, lane_1, lane_2, lane_3 FROM label_states
+    SELECT label_key, sources, chunks, terms, lane_0, lane_1, lane_2, lane_3, languages
+    FROM label_states
     WHERE tenant_key = $1 AND label_key = ANY($2) AND valid_to = 9223372036854775807
 """
 _END_STATES = """
@@ -99,8 +100,8 @@ _END_STATES = """
 """
 _ADD_STATE = """
     INSERT INTO label_states (tenant_key, label_key, valid_from, sources, chunks, terms,
-        lane_0, lane_1, lane_2, lane_3)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        lane_0, lane_1, lane_2, lane_3, languages)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11::jsonb)
 """
 _ADVANCE = """
     UPDATE tenants SET index_version = $2, last_label_key = $3, last_source_key = $4,
@@ -120,6 +121,7 @@ class IndexWriter:
         self._tenant_key = tenant_key
         self._grant = grant
         self._deltas: defaultdict[int, LiveSum] = defaultdict(LiveSum)
+        self._languages: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
     async def put(self, sources: Sequence[PreparedSource]) -> IndexChange:
         """Add or replace sources; see `SourceIndex.put_sources`."""
@@ -196,6 +198,7 @@ class IndexWriter:
         for row in rows:
             gone = LiveSum(1, row.chunks, row.terms, lanes_from_signed(row.lanes))
             self._deltas[row.label_key] = self._deltas[row.label_key].minus(gone)
+            self._languages[row.label_key][row.language or ""] -= 1
         source_keys = [row.source_key for row in rows]
         # Postings first: their statement reads the labels of the sources that end.
         await self._run(_END_POSTINGS, source_keys, self._version)
@@ -209,6 +212,7 @@ class IndexWriter:
             draft, label_key = source.draft, label_keys[_label_digest(source.draft.label)]
             added = live_sum(source)
             self._deltas[label_key] = self._deltas[label_key].plus(added)
+            self._languages[label_key][draft.language or ""] += 1
             self._last_source += 1
             source_rows.append(
                 self._source_row(source, label_key, added, first_chunk_key=self._last_chunk + 1)
@@ -304,32 +308,16 @@ class IndexWriter:
 
     async def _finish(self, engine: str) -> None:
         """Store the labels' new sums and the new version."""
-        deltas = {key: delta for key, delta in self._deltas.items() if not delta.is_empty}
-        rows = await self._run(_LIVE_STATES, list(deltas))
-        before = {
-            row.label_key: LiveSum(
-                row.sources,
-                row.chunks,
-                row.terms,
-                lanes_from_signed((row.lane_0, row.lane_1, row.lane_2, row.lane_3)),
-            )
-            for row in rows
-        }
-        after = {key: before.get(key, LiveSum()).plus(delta) for key, delta in deltas.items()}
-        await self._run(_END_STATES, list(before), self._version)
-        new = [
-            (
-                self._tenant_key,
-                key,
-                self._version,
-                state.sources,
-                state.chunks,
-                state.terms,
-                *lanes_to_signed(state.lanes),
-            )
-            for key, state in after.items()
-            if not state.is_empty
-        ]
+        rows = {row.label_key: row for row in await self._run(_LIVE_STATES, list(self._deltas))}
+        await self._run(_END_STATES, list(rows), self._version)
+        new = []
+        for key, delta in self._deltas.items():
+            before = _state(rows[key]) if key in rows else LiveSum()
+            languages = Counter(rows[key].languages if key in rows else {})
+            languages.update(self._languages[key])
+            after = before.plus(delta)
+            if not after.is_empty:
+                new.append(self._state_row(key, after, languages))
         if new:
             await self._connection.exec_driver_sql(_ADD_STATE, new)
         await self._run(
@@ -337,8 +325,28 @@ class IndexWriter:
         )
         await self._run(_ADD_VERSION, self._version, self._last_chunk, engine)
 
+    def _state_row(
+        self, label_key: int, state: LiveSum, languages: Counter[str]
+    ) -> tuple[object, ...]:
+        live = {name: sources for name, sources in languages.items() if sources > 0}
+        return (
+            self._tenant_key,
+            label_key,
+            self._version,
+            state.sources,
+            state.chunks,
+            state.terms,
+            *lanes_to_signed(state.lanes),
+            json.dumps(live, sort_keys=True),
+        )
+
     async def _run(self, sql: str, *values: object) -> sa.CursorResult[Any]:
         return await self._connection.exec_driver_sql(sql, (self._tenant_key, *values))
+
+
+def _state(row: sa.Row[Any]) -> LiveSum:
+    lanes = (row.lane_0, row.lane_1, row.lane_2, row.lane_3)
+    return LiveSum(row.sources, row.chunks, row.terms, lanes_from_signed(lanes))
 
 
 def _label_digest(label: Label) -> Digest:

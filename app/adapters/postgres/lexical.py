@@ -136,9 +136,7 @@ class PostgresLexicalRetriever:
         self._database = database
 
     async def retrieve(self, query: ScopedQuery) -> Retrieval:
-        terms = Counter(
-            term_key(term) for term in await asyncio.to_thread(analyze, query.text, query.language)
-        )
+        terms = await asyncio.to_thread(_terms, query)
         lists, corpus = await self._postings(query, terms)
         size = sum(len(postings.keys) for postings in lists)
         if size > _SCORE_INLINE_BYTES:
@@ -199,6 +197,19 @@ class PostgresLexicalRetriever:
             numbers=best.certain,
         )
         return [(chunk_from_row(row), best.scores[row.chunk_key]) for row in rows]
+
+
+def _terms(query: ScopedQuery) -> Counter[int]:
+    """The query's terms by key, as often as the query has them.
+
+    Without a language of its own, the query is read in each language of the sources in
+    scope: a term then counts as often as in the language that has it most.
+    """
+    languages = query.view.languages if query.language is None else (query.language,)
+    terms: Counter[int] = Counter()
+    for language in languages:
+        terms |= Counter(map(term_key, analyze(query.text, language or None)))
+    return terms
 
 
 def _best(lists: list[bm25.PostingList], corpus: bm25.Corpus, limit: int) -> bm25.Cut:

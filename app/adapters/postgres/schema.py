@@ -104,6 +104,9 @@ async def check_readiness(database: Database) -> tuple[Readiness, ...]:
             ("has BYPASSRLS", role.bypasses),
             ("owns tables of the service", role.owns_tables),
             ("may act as the owner of the tables", role.may_become_owner),
+            ("may act as a role that bypasses row security", role.may_become_exempt),
+            ("may give itself other roles", role.creates_roles),
+            ("reads tables whose row security is not forced", role.reads_unforced_tables),
         )
         if holds
     ]
@@ -130,6 +133,7 @@ async def check_readiness(database: Database) -> tuple[Readiness, ...]:
 _ROLE_FACTS = sa.text(
     """
     SELECT current_user AS name, r.rolsuper AS is_superuser, r.rolbypassrls AS bypasses,
+        r.rolcreaterole AS creates_roles,
         EXISTS (
             SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
             AND c.relkind IN ('r', 'p') AND c.relowner = r.oid
@@ -138,7 +142,17 @@ _ROLE_FACTS = sa.text(
             SELECT FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
             AND c.relkind IN ('r', 'p') AND c.relowner <> r.oid
             AND pg_has_role(r.oid, c.relowner, 'MEMBER')
-        ) AS may_become_owner
+        ) AS may_become_owner,
+        EXISTS (
+            SELECT FROM pg_roles other WHERE other.oid <> r.oid
+            AND (other.rolsuper OR other.rolbypassrls) AND pg_has_role(r.oid, other.oid, 'MEMBER')
+        ) AS may_become_exempt,
+        EXISTS (
+            SELECT FROM pg_class c JOIN pg_attribute a
+            ON a.attrelid = c.oid AND a.attname = 'tenant_key'
+            WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+            AND NOT (c.relrowsecurity AND c.relforcerowsecurity)
+        ) AS reads_unforced_tables
     FROM pg_roles r WHERE r.rolname = current_user
     """
 )
