@@ -3,16 +3,17 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 
 import httpx
+import structlog
 
 from app.adapters.development_key import load_or_create_development_key, select_issuers
 from app.adapters.jose import IssuerConfig, TokenVerifier
 from app.adapters.postgres.database import Database
-from app.adapters.postgres.embedded import start_embedded
+from app.adapters.postgres.embedded import EmbeddedPostgres, start_embedded
 from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.lexical import PostgresLexicalRetriever
 from app.adapters.postgres.schema import check_readiness, migrate, refuse_newer_schema
@@ -31,6 +32,10 @@ from app.strategy.strategy import StrategyCatalog
 
 STORED_ENCODINGS = ("cl100k_base", "o200k_base")
 """Encodings whose token counts are kept with every chunk."""
+
+_SUPERVISION_S = 1.0
+
+_log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -114,7 +119,33 @@ async def _database_url(settings: Settings, stack: AsyncExitStack) -> str:
     server = await asyncio.to_thread(start_embedded, settings.data_dir)
     stack.push_async_callback(asyncio.to_thread, server.stop)
     await migrate(server.database.owner_url, serving_role=settings.serving_role)
+    await stack.enter_async_context(_supervised(server))
     return server.database.serving_url
+
+
+@asynccontextmanager
+async def _supervised(server: EmbeddedPostgres) -> AsyncIterator[None]:
+    supervision = asyncio.create_task(_keep_running(server))
+    try:
+        yield
+    finally:
+        supervision.cancel()
+        with suppress(asyncio.CancelledError):
+            await supervision
+
+
+async def _keep_running(server: EmbeddedPostgres) -> None:
+    """Start the embedded database again whenever it has died, under the same URL."""
+    while True:
+        await asyncio.sleep(_SUPERVISION_S)
+        try:
+            if not await asyncio.to_thread(server.is_running):
+                _log.warning("embedded-database-died")
+                await asyncio.to_thread(server.ensure_running)
+                _log.warning("embedded-database-restarted")
+        except ServiceError as error:
+            # Requests are answered with 503 meanwhile; the next turn tries again.
+            _log.error("embedded-database-not-restarted", code=error.code)
 
 
 def _verifier(settings: Settings, client: httpx.AsyncClient) -> TokenVerifier:

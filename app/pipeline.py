@@ -282,7 +282,8 @@ def _record(
     timings_ms: Mapping[str, int],
 ) -> SnapshotRecord:
     request = call.request
-    inline = material.inline
+    # Refused ones too: the exclusions name them.
+    inline = request.items
     held = {
         (chunk.project, chunk.source_id)
         for chunk in (*material.pinned, *(one.chunk for one in material.ranked))

@@ -16,6 +16,7 @@ from app.packing.rendering import fence_marker, render
 from app.packing.tokens import TokenCounter
 from app.scope.access import whole_grant
 from app.scope.grant import Grant
+from app.snapshot.snapshot import hash_of
 from app.snapshot.verify import Check, Evidence, blocks_of, verify
 from app.storage.snapshots import (
     SnapshotFilter,
@@ -80,15 +81,16 @@ class SnapshotReader:
         return await asyncio.to_thread(_render, items, texts, document["budget"]["format"])
 
     async def verify(self, grant: Grant, ref: str) -> tuple[Check, ...]:
+        """All checks, and first whether the document is the one of the hash it is kept under."""
         stored = await self.get(grant, ref)
-        items = json.loads(stored.canonical)["items"]
-        evidence = Evidence(
-            stored.canonical,
-            stored.request,
-            stored.report,
-            await self._texts(grant.tenant, stored.hash, items),
-        )
-        return await asyncio.to_thread(partial(verify, evidence, self.tokens.count))
+        texts, untouched = None, _has_its_hash(stored)
+        if untouched:
+            # Where texts are kept is read from the document, once it is known to be ours.
+            items = json.loads(stored.canonical)["items"]
+            texts = await self._texts(grant.tenant, stored.hash, items)
+        evidence = Evidence(stored.canonical, stored.request, stored.report, texts)
+        checks = await asyncio.to_thread(partial(verify, evidence, self.tokens.count))
+        return (Check("reference", untouched, f"kept under {stored.hash}"), *checks)
 
     async def _texts(
         self, tenant: str, snapshot: Digest, items: list[dict[str, Any]]
@@ -103,6 +105,13 @@ class SnapshotReader:
         ]
         found = await self.snapshots.texts(tenant, snapshot, keys)
         return {key.digest: text for key, text in found.items()}
+
+
+def _has_its_hash(stored: StoredSnapshot) -> bool:
+    try:
+        return hash_of(json.loads(stored.canonical)) == stored.hash
+    except (AttributeError, TypeError, ValueError, RecursionError):
+        return False
 
 
 def _render(items: list[dict[str, Any]], texts: Mapping[str, str], format_: str) -> JsonValue:

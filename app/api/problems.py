@@ -200,7 +200,7 @@ async def _on_service_error(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     invalid = cast("RequestValidationError", error)
-    raised = cast("Sequence[Mapping[str, object]]", invalid.errors())
+    raised = _without_echoes(cast("Sequence[Mapping[str, object]]", invalid.errors()))
     faults = [_fault(fault, invalid.body) for fault in raised[:MAX_ERRORS]]
     first = faults[0] if faults else {"detail": "The request is not acceptable."}
     where = first.get("pointer") or first.get("parameter") or "The body"
@@ -274,8 +274,23 @@ def _internal_detail(request_id: str | None) -> str:
     return f"The service failed at this request. Try again; if it stays, tell its operator{hint}."
 
 
+def _without_echoes(faults: Sequence[Mapping[str, object]]) -> Sequence[Mapping[str, object]]:
+    """Without arrays that are too short only because their bad entry does not count."""
+    places = [_location(fault) for fault in faults]
+    return [
+        fault
+        for fault, place in zip(faults, places, strict=True)
+        if fault.get("type") != "too_short"
+        or not any(other[: len(place)] == place and other != place for other in places)
+    ]
+
+
+def _location(fault: Mapping[str, object]) -> tuple[int | str, ...]:
+    return tuple(cast("Iterable[int | str]", fault.get("loc", ())))
+
+
 def _fault(fault: Mapping[str, object], body: object) -> dict[str, str]:
-    location = tuple(cast("Iterable[int | str]", fault.get("loc", ())))
+    location = _location(fault)
     kind = str(fault.get("type", "invalid"))
     described = {"detail": _sentence(kind, fault), "code": kind.replace("_", "-")}
     if location and location[0] == "body":

@@ -72,21 +72,22 @@ def decode_cursor(cursor: str, length: int) -> tuple[str, ...]:
         padded = cursor + "=" * (-len(cursor) % 4)
         values = json.loads(base64.b64decode(padded.encode(), altchars=b"-_", validate=True))
     except (ValueError, binascii.Error, RecursionError) as error:
-        raise _bad_cursor() from error
+        raise invalid_cursor() from error
     if (
         not isinstance(values, list)
         or len(values) != length
         or not all(isinstance(value, str) and "\0" not in value for value in values)
     ):
-        raise _bad_cursor()
+        raise invalid_cursor()
     try:
         "".join(values).encode()
     except UnicodeEncodeError as error:
-        raise _bad_cursor() from error
+        raise invalid_cursor() from error
     return tuple(values)
 
 
-def _bad_cursor() -> InvalidRequestError:
+def invalid_cursor() -> InvalidRequestError:
+    """What to raise for a cursor that is none of the listing's."""
     return InvalidRequestError(
         "cursor: not one that this service gave out; leave it out to start from the beginning.",
         code="invalid-cursor",

@@ -9,6 +9,8 @@ from app.errors import InvalidRequestError
 from app.scope.vocabulary import ALL_PROJECTS
 
 MAX_SOURCE_ID_CHARS = 1024
+MAX_SOURCE_ID_BYTES = 2048
+"""In UTF-8: with a project and a digest it has to fit into an index row of 2,704 bytes."""
 
 
 def _one_project(value: str) -> str:
@@ -17,10 +19,24 @@ def _one_project(value: str) -> str:
     return value
 
 
+def _indexable(value: str) -> str:
+    if len(value.encode()) > MAX_SOURCE_ID_BYTES:
+        raise PydanticCustomError(
+            "string_too_many_bytes",
+            "Must have at most {max_bytes} bytes in UTF-8: shorten it.",
+            {"max_bytes": MAX_SOURCE_ID_BYTES},
+        )
+    return value
+
+
 Project = Annotated[
     str, StringConstraints(min_length=1, max_length=128), AfterValidator(_one_project)
 ]
-SourceId = Annotated[str, StringConstraints(min_length=1, max_length=MAX_SOURCE_ID_CHARS)]
+SourceId = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_SOURCE_ID_CHARS),
+    AfterValidator(_indexable),
+]
 Revision = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 ChunkId = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Language = Annotated[

@@ -73,8 +73,8 @@ class BudgetBody(StrictModel):
 
     max_tokens: PositiveTokens | None = None
     reserved_for_output: Tokens | None = None
-    encoding: Annotated[str, Field(max_length=64)] | None = None
-    model: Annotated[str, Field(max_length=128)] | None = Field(
+    encoding: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    model: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
         None, description="A model's name, in place of its encoding."
     )
     format: Literal["text", "messages"] | None = None

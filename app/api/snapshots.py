@@ -1,7 +1,7 @@
 """POST /snapshots and everything that reads snapshots back."""
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -17,6 +17,7 @@ from app.api.responses import (
     PRIVATE,
     decode_cursor,
     encode_cursor,
+    invalid_cursor,
     json_response,
     problems,
     tagged_response,
@@ -26,7 +27,7 @@ from app.api.snapshot_schemas import CreateSnapshotBody
 from app.api.strict_model import Uuid
 from app.api.strict_route import StrictJsonRoute
 from app.canonical import Digest
-from app.errors import InvalidRequestError, NotFoundError
+from app.errors import NotFoundError
 from app.pipeline import Answer, Call, create_snapshot
 from app.storage.snapshots import SnapshotFilter, SnapshotSummary
 
@@ -117,11 +118,12 @@ def _place(cursor: str) -> tuple[datetime, Digest]:
     time, digest = decode_cursor(cursor, 2)
     try:
         instant = datetime.fromisoformat(time)
-    except ValueError as error:
-        raise InvalidRequestError("cursor: not one of this listing.") from error
-    if instant.tzinfo is None or not digest.startswith("sha256:") or not _REF.fullmatch(digest):
-        raise InvalidRequestError("cursor: not one of this listing.")
-    return instant, Digest(digest)
+        if instant.tzinfo is None or not digest.startswith("sha256:") or not _REF.fullmatch(digest):
+            raise invalid_cursor()
+        # In UTC: PostgreSQL takes fewer offsets than Python.
+        return instant.astimezone(UTC), Digest(digest)
+    except (ValueError, OverflowError) as error:
+        raise invalid_cursor() from error
 
 
 def _summary(one: SnapshotSummary) -> dict[str, object]:

@@ -24,10 +24,10 @@ from app.scope.writing import refuse_beyond_grant
 
 router = APIRouter(tags=["index"], route_class=StrictJsonRoute)
 
-ProjectQuery = Annotated[str, Query(min_length=1, max_length=128)]
-SourceIdQuery = Annotated[
-    str, Query(alias="sourceId", min_length=1, max_length=MAX_SOURCE_ID_CHARS)
-]
+_PROJECT = Query(min_length=1, max_length=128)
+_SOURCE_ID = Query(alias="sourceId", min_length=1, max_length=MAX_SOURCE_ID_CHARS)
+ProjectQuery = Annotated[str, _PROJECT]
+SourceIdQuery = Annotated[str, _SOURCE_ID]
 
 
 @router.put(
@@ -80,11 +80,12 @@ async def put_sources(body: PutSourcesBody, grant: IndexWriting, parts: PartsPar
 async def list_sources(
     grant: IndexReading,
     parts: PartsParameter,
-    project: ProjectQuery | None = None,
-    source_id: SourceIdQuery | None = None,
+    project: Annotated[str | None, _PROJECT] = None,
+    source_id: Annotated[str | None, _SOURCE_ID] = None,
     prefix: Annotated[str | None, Query(max_length=MAX_SOURCE_ID_CHARS)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    cursor: Annotated[str | None, Query(max_length=4096)] = None,
+    # The longest source id with its project, each character escaped.
+    cursor: Annotated[str | None, Query(max_length=16_384)] = None,
 ) -> Response:
     after = None
     if cursor is not None:

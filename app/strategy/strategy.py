@@ -130,7 +130,8 @@ class StrategyCatalog:
 
     def all(self) -> tuple[Strategy, ...]:
         """Every strategy once, by id and version."""
-        return tuple(one for name, one in sorted(self._by_name.items()) if name == one.name)
+        every = (one for name, one in self._by_name.items() if name == one.name)
+        return tuple(sorted(every, key=lambda one: (one.id, one.version)))
 
     def resolve(self, name: str) -> Strategy:
         """By `id` (the newest version) or `id@version`; InvalidRequestError when unknown."""
@@ -149,5 +150,5 @@ def load_strategy(path: Path) -> Strategy:
     """Raises ConfigurationError with the file and what is wrong in it."""
     try:
         return Strategy.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (ValidationError, yaml.YAMLError) as error:
+    except (ValidationError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"Strategy file {path.name}: {error}") from error

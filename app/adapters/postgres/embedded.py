@@ -111,6 +111,11 @@ class EmbeddedPostgres:
     def database(self) -> EmbeddedDatabase:
         return self._database
 
+    def is_running(self) -> bool:
+        """Whether any process of the server lives: cheap enough to ask every second."""
+        with _obstacles_named(self._home):
+            return self._server.lives()
+
     def ensure_running(self, timeout_s: float = 60) -> None:
         """Start the server again if it died; a server that runs is left alone.
 

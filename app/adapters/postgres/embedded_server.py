@@ -95,6 +95,14 @@ class EmbeddedServer:
     def log_path(self) -> Path:
         return self._home / "server.log"
 
+    def lives(self) -> bool:
+        """Return whether any process of the server lives; opens no connection."""
+        server_lock = try_lock(self._lock_path)
+        if server_lock is None:
+            return True
+        os.close(server_lock)
+        return False
+
     def ensure_running(self, superuser_password: str, deadline: float) -> Path:
         """Return the socket folder of a server that takes connections.
 

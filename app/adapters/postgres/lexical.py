@@ -52,6 +52,7 @@ POSTINGS_SQL = """
 POSTINGS_ANSWER = "ordinality integer, keys bytea, weights bytea"
 
 # The patterns of a scope select chunks; their count and length come along in row 0.
+# OFFSET 0 keeps a term from being joined to all postings of the labels.
 SELECTED_POSTINGS_SQL = """
     WITH selected AS MATERIALIZED (
         SELECT c.chunk_key, c.length FROM source_versions s CROSS JOIN LATERAL (
@@ -66,13 +67,18 @@ SELECTED_POSTINGS_SQL = """
         SELECT value::bigint AS term, ordinality FROM
         jsonb_array_elements_text($2->'terms') WITH ORDINALITY
     ), hits AS (
-        SELECT t.ordinality, p.chunk_key, p.weight
-        FROM terms t JOIN postings p ON p.tenant_key = $1 AND p.term = t.term
-            AND p.label_key = ANY($3::integer[])
+        SELECT t.ordinality, p.chunk_key, p.weight FROM terms t CROSS JOIN LATERAL (
+            SELECT chunk_key, weight FROM postings
+            WHERE tenant_key = $1 AND term = t.term AND label_key = ANY($3::integer[])
+            OFFSET 0
+        ) p
         UNION ALL
-        SELECT t.ordinality, p.chunk_key, p.weight
-        FROM terms t JOIN ended_postings p ON p.tenant_key = $1 AND p.term = t.term
-            AND p.label_key = ANY($3::integer[]) AND p.valid_to > ($2->>'version')::bigint
+        SELECT t.ordinality, p.chunk_key, p.weight FROM terms t CROSS JOIN LATERAL (
+            SELECT chunk_key, weight FROM ended_postings
+            WHERE tenant_key = $1 AND term = t.term AND label_key = ANY($3::integer[])
+                AND valid_to > ($2->>'version')::bigint
+            OFFSET 0
+        ) p
     )
     SELECT 0, int8send(count(*)), int8send(COALESCE(sum(length), 0)::bigint) FROM selected
     UNION ALL

@@ -76,10 +76,14 @@ _TEXTS: Final = Statement(
     """
     SELECT key.at::integer, COALESCE(x.text, i.text)
     FROM jsonb_to_recordset($2->'keys') AS key (at bigint, digest text, project text, id text)
-    LEFT JOIN source_contents x ON x.tenant_key = $1 AND x.project = key.project
-        AND x.source_id = key.id AND x.digest = decode(key.digest, 'hex')
-    LEFT JOIN snapshot_contents i ON key.id IS NULL AND i.tenant_key = $1 AND i.hash = $4[1]
-        AND i.digest = decode(key.digest, 'hex')
+    LEFT JOIN LATERAL (
+        SELECT text FROM source_contents WHERE tenant_key = $1 AND project = key.project
+        AND source_id = key.id AND digest = decode(key.digest, 'hex') LIMIT 1
+    ) x ON true
+    LEFT JOIN LATERAL (
+        SELECT text FROM snapshot_contents WHERE key.id IS NULL AND tenant_key = $1
+        AND hash = $4[1] AND digest = decode(key.digest, 'hex') LIMIT 1
+    ) i ON true
     """,
     "at integer, text text",
 )

@@ -1,0 +1,57 @@
+"""`ctxsnap`: the commands, how they end, and nothing else."""
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import typer
+
+from app.cli.assemble import assemble
+from app.cli.demo import demo
+from app.cli.failures import EXIT_CODES, report
+from app.cli.ingest import ingest
+from app.cli.openapi import openapi
+from app.cli.serve import migrate, serve
+from app.cli.show import show
+from app.cli.token import print_token
+from app.cli.verify import verify
+from app.errors import ServiceError
+
+application = typer.Typer(
+    name="ctxsnap",
+    help="Immutable, hashed snapshots of exactly the knowledge that one agent attempt may use.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "serve": serve,
+    "migrate": migrate,
+    "token": print_token,
+    "ingest": ingest,
+    "assemble": assemble,
+    "show": show,
+    "verify": verify,
+    "openapi": openapi,
+}
+for name, command in _COMMANDS.items():
+    application.command(name)(command)
+
+
+def main() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        # Output that the locale has no characters for is escaped rather than refused.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        application()
+    except ServiceError as error:
+        sys.exit(report(error))
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

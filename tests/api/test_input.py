@@ -1,0 +1,464 @@
+"""Bad input and missing rights: a problem document that says what to mend, never a 500."""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.adapters.development_key import DevelopmentKey
+from tests.api.service import (
+    Api,
+    Json,
+    assert_problem,
+    item,
+    question,
+    source,
+    source_ids,
+)
+
+JSON = {"content-type": "application/json"}
+REF = "sha256:" + "0" * 64
+UUIDS = '"runId":"6f1c0c5e-0a57-4a3e-9d7e-2f6f5f0b8a11","attemptId":"0b8f3f0c-7a53-4f6a-8c3e-5a1d2b3c4d5e"'
+
+# Each text is a member's value; it is put into a request of each call.
+REFUSED_VALUES: dict[str, tuple[str, int]] = {
+    "NUL": ('"a\\u0000b"', 422),
+    "half of a pair": ('"\\ud83d"', 422),
+    "the other half": ('"\\ude00x"', 422),
+    "NaN": ("NaN", 400),
+    "Infinity": ("-Infinity", 400),
+    "1e400": ("1e400", 422),
+    "2^53+1": ("9007199254740993", 422),
+    "a thousand digits": ("1" * 1000, 422),
+    "duplicate names": ('{"a":1,"a":2}', 422),
+    "900 arrays": ("[" * 900 + "]" * 900, 422),
+    "100,000 arrays": ("[" * 100_000 + "]" * 100_000, 422),
+    "a raw control": ('"\x01"', 400),
+    "single quotes": ("'x'", 400),
+    "a comment": ("/**/1", 400),
+    "a trailing comma": ("[1,]", 400),
+    "true": ("true", 422),
+    "null for a text": ("null", 422),
+    "a number for a text": ("5", 422),
+    "an array for a text": ("[]", 422),
+}
+
+
+async def _send(api: Api, method: str, path: str, body: bytes, **headers: str) -> httpx.Response:
+    return await api.client.request(
+        method, path, content=body, headers={**api.headers(), **JSON, **headers}
+    )
+
+
+def _post_body(value: str) -> str:
+    return (
+        f'{{{UUIDS},"items":[{{"class":"task","sourceId":"t","sourceRevision":"1","chunkId":"0",'
+        f'"project":"booking","text":{value}}}]}}'
+    )
+
+
+def _put_body(value: str) -> str:
+    return (
+        '{"sources":[{"class":"task","sourceId":"t","sourceRevision":"1","project":"booking",'
+        f'"text":{value}}}]}}'
+    )
+
+
+CALLS: dict[str, tuple[str, str, Callable[[str], str], str]] = {
+    "POST /snapshots": ("POST", "/snapshots", _post_body, "/items/0/text"),
+    "PUT /sources": ("PUT", "/sources", _put_body, "/sources/0/text"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("name", REFUSED_VALUES)
+async def test_what_readers_take_differently_is_refused(api: Api, call: str, name: str) -> None:
+    value, status = REFUSED_VALUES[name]
+    method, path, body, pointer = CALLS[call]
+    answer = await _send(api, method, path, body(value).encode())
+    code = "invalid-request" if status == 422 else "malformed-request"
+    problem = assert_problem(answer, status, code, path=path)
+    if status == 422 and "thousand" not in name and "100,000" not in name:
+        assert problem["errors"][0]["pointer"].startswith(pointer.removesuffix("/text"))
+    assert await api.index_version() == 0
+    assert (await api.read("/snapshots"))["snapshots"] == []
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-16-le"),
+        lambda text: text.encode("utf-32"),
+        lambda text: text.encode("utf-8-sig"),
+        lambda text: text.encode("latin-1"),
+        lambda text: text.replace("é", "\ud83d").encode("utf-8", "surrogatepass"),
+        lambda text: b"",
+        lambda text: b" ",
+        lambda text: text.encode()[:-1],
+        lambda text: text.encode() + b"x",
+    ],
+    ids=[
+        "UTF-16",
+        "UTF-16 without mark",
+        "UTF-32",
+        "byte order mark",
+        "Latin-1",
+        "encoded surrogate",
+        "empty",
+        "blank",
+        "cut short",
+        "trailing text",
+    ],
+)
+async def test_what_is_no_json_in_utf_8_is_malformed(
+    api: Api, call: str, encode: Callable[[str], bytes]
+) -> None:
+    method, path, body, _ = CALLS[call]
+    answer = await _send(api, method, path, encode(body('"é"')))
+    assert_problem(answer, 400, "malformed-request", path=path)
+
+
+@pytest.mark.parametrize("value", ["true", '"5"', "1.0", "5.0e2", "[]", "-0.0"])
+@pytest.mark.parametrize("member", ["maxTokens", "reservedForOutput"])
+async def test_only_an_integer_is_an_integer(api: Api, member: str, value: str) -> None:
+    body = f'{{{UUIDS},"budget":{{"{member}":{value}}}}}'
+    answer = await _send(api, "POST", "/snapshots", body.encode())
+    assert_problem(answer, 422, "invalid-request", f"/budget/{member}")
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        '"2030-01-01T00:00:00"',
+        '"2030-01-01"',
+        '"2030-02-30T00:00:00Z"',
+        '"2030-01-01T24:30:00Z"',
+        '"2030-01-01T00:00:60Z"',
+        '"0001-01-01T00:00:00+01:00"',
+        '"9999-12-31T23:59:59-01:00"',
+        '"tomorrow"',
+        '""',
+        "1893456000",
+    ],
+)
+async def test_a_time_without_a_zone_or_sense_is_refused(api: Api, when: str) -> None:
+    body = _put_body('"x"').replace('"class"', f'"expiresAt":{when},"class"')
+    answer = await _send(api, "PUT", "/sources", body.encode())
+    assert_problem(answer, 422, "invalid-request", "/sources/0/expiresAt")
+
+
+@pytest.mark.parametrize(
+    "when",
+    ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "2030-06-01t12:00:00.123456789z"],
+)
+async def test_the_bounds_of_time_are_stored(api: Api, when: str) -> None:
+    await api.index(source("a.md", "x", expiresAt=when))
+    [listed] = (await api.read("/sources"))["sources"]
+    assert listed["expiresAt"][:19] == when[:19].upper()
+
+
+async def test_ids_are_read_in_any_case_and_written_in_lower_case(api: Api) -> None:
+    asked = question(None)
+    snapshot = await api.assemble({**asked, "runId": asked["runId"].upper()})
+    assert snapshot["runId"] == asked["runId"]
+    for wrong in (asked["runId"].replace("-", ""), "{" + asked["runId"] + "}", "x", "", 7, None):
+        answer = await api.post({**asked, "runId": wrong})
+        assert_problem(answer, 422, "invalid-request", "/runId")
+
+
+async def test_missing_and_unknown_members_are_all_named(api: Api) -> None:
+    answer = await api.post({"query": "x", "Query": "y", "budget": {"max_tokens": 1}})
+    problem = assert_problem(answer, 422, "invalid-request")
+    assert {error["pointer"] for error in problem["errors"]} == {
+        "/runId",
+        "/attemptId",
+        "/Query",
+        "/budget/max_tokens",
+    }
+
+
+@pytest.mark.parametrize("body", ["[]", "null", "7", '"x"', '{"sources":{}}', '{"sources":null}'])
+async def test_a_body_of_another_shape_is_refused(api: Api, body: str) -> None:
+    for method, path in (("POST", "/snapshots"), ("PUT", "/sources")):
+        assert_problem(await _send(api, method, path, body.encode()), 422, "invalid-request")
+
+
+async def test_metadata_of_any_order_reads_back_as_it_was_hashed(api: Api) -> None:
+    names = [f"{letter}{at}" for at in (10, 9, 1) for letter in "zaé"]
+    items = [item(name, name, provenance=name) for name in names]
+    asked = await api.post(question(None, items=items))
+    ref = asked.json()["hash"]
+    assert source_ids(asked.json()) == names
+    assert (await api.get(f"/snapshots/{ref}")).content == asked.content
+    assert (await api.read(f"/snapshots/{ref}/verify"))["ok"]
+
+
+@pytest.mark.shared_data
+async def test_naughty_strings_are_kept_as_they_are_or_refused(api: Api, shared_data: Path) -> None:
+    texts: list[str] = json.loads(
+        (shared_data / "vectors" / "naughty-strings" / "blns.json").read_text()
+    )
+    fit = [text for text in dict.fromkeys(texts) if text and "\0" not in text]
+    sources = [
+        source(text, chunks=[{"chunkId": text, "text": text}], sourceRevision=text, provenance=text)
+        for text in fit
+        if len(text) <= 256
+    ]
+    assert len(sources) > 400
+    await api.index(*sources)
+    listed = (await api.read("/sources", {"limit": 1000}))["sources"]
+    assert [one["sourceId"] for one in listed] == sorted(one["sourceId"] for one in sources)
+    pins = [{"project": "booking", "sourceId": one["sourceId"]} for one in sources]
+    snapshot = await api.assemble(
+        question(None, pins=pins, budget={"maxTokens": 1_000_000, "encoding": "cl100k_base"})
+    )
+    ref = snapshot["hash"]
+    contents = (await api.read(f"/snapshots/{ref}/contents"))["contents"]
+    assert [one["text"] for one in contents] == [one["sourceId"] for one in snapshot["items"]]
+    assert (await api.read(f"/snapshots/{ref}/verify"))["ok"]
+    patterns = [text[:1024] for text in fit]
+    for text in fit[::25]:
+        asked = question(text, scope={"sources": {"allow": patterns}}, budget={"maxTokens": 10**6})
+        assert (await api.post(asked)).status_code == 201, text
+
+
+CALLS_AND_PERMISSIONS = [
+    ("POST", "/snapshots", "snapshots:assemble"),
+    ("GET", "/snapshots", "snapshots:read"),
+    *(
+        ("GET", f"/snapshots/{REF}{part}", "snapshots:read")
+        for part in ("", "/contents", "/prompt", "/report", "/verify")
+    ),
+    ("GET", "/strategies", "snapshots:assemble"),
+    ("GET", "/strategies/default", "snapshots:assemble"),
+    ("PUT", "/sources", "index:write"),
+    ("GET", "/sources", "index:read"),
+    ("DELETE", "/sources?project=booking&sourceId=a.md", "index:write"),
+    ("GET", "/index", "index:read"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "permission"), CALLS_AND_PERMISSIONS)
+async def test_each_call_needs_its_permission(
+    api: Api, method: str, path: str, permission: str
+) -> None:
+    await api.index(source("a.md", "x"))
+    everything = {one for _, _, one in CALLS_AND_PERMISSIONS} | {"audit:read"}
+    body = question(None) if method == "POST" else {"sources": [source("b.md", "x")]}
+
+    async def call(scope: str | None) -> httpx.Response:
+        sent = {"json": body} if method in ("POST", "PUT") else {}
+        headers = api.headers(scope=scope)
+        return await api.client.request(method, path, headers=headers, **sent)  # type: ignore[arg-type]
+
+    for scope in (" ".join(everything - {permission}), "", None, permission.upper()):
+        problem = assert_problem(await call(scope), 403, "permission-missing")
+        assert permission in problem["detail"]
+    assert await api.index_version() == 1
+    assert (await call(permission)).status_code in (200, 201, 404)
+
+
+def _segment(value: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def _bad_tokens(key: DevelopmentKey, good: Mapping[str, Any]) -> dict[str, str]:
+    now = int(time.time())
+    signed = key.sign(good)
+    header, payload, signature = signed.split(".")
+    unsigned = f"{_segment({'alg': 'none', 'typ': 'JWT'})}.{payload}."
+    other = DevelopmentKey(secret=b"x" * 32)
+    stranger = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return {
+        "alg none": unsigned,
+        "another key": other.sign(good),
+        "another payload": f"{header}.{_segment({**stranger, 'tenant_id': 'other'})}.{signature}",
+        "another algorithm": f"{_segment({'alg': 'HS512'})}.{payload}.{signature}",
+        "expired": key.sign({**good, "exp": now - 3600}),
+        "not yet": key.sign({**good, "nbf": now + 3600}),
+        "no expiry": key.sign({name: good[name] for name in good if name != "exp"}),
+        "no tenant": key.sign({name: good[name] for name in good if name != "tenant_id"}),
+        "no subject": key.sign({name: good[name] for name in good if name != "sub"}),
+        "a tenant that is a number": key.sign({**good, "tenant_id": 7}),
+        "projects in a string": key.sign({**good, "projects": "*"}),
+        "star among projects": key.sign({**good, "projects": ["*", "booking"]}),
+        "an unknown class": key.sign({**good, "classes": ["novel"]}),
+        "an unknown classification": key.sign({**good, "max_classification": "secret"}),
+        "permissions in an array": key.sign({**good, "scope": ["index:read"]}),
+        "no JWT": "x.y.z",
+        "one part": "opaque-token",
+    }
+
+
+BAD_TOKENS = tuple(_bad_tokens(DevelopmentKey(secret=b"y" * 32), {"exp": 0}))
+
+
+@pytest.mark.parametrize("name", BAD_TOKENS)
+async def test_a_token_that_is_not_valid_is_401(
+    api: Api, development_key: DevelopmentKey, name: str
+) -> None:
+    now = int(time.time())
+    good: Json = {
+        "sub": "ana",
+        "tenant_id": api.tenant,
+        "projects": ["*"],
+        "scope": "index:read",
+        "exp": now + 600,
+    }
+    accepted = {"Authorization": f"Bearer {development_key.sign(good)}"}
+    assert (await api.client.get("/index", headers=accepted)).status_code == 200
+    bad = _bad_tokens(development_key, good)[name]
+    answer = await api.client.get("/index", headers={"Authorization": f"Bearer {bad}"})
+    assert_problem(answer, 401, "authentication-failed", path="/index")
+    assert answer.headers["www-authenticate"].startswith('Bearer error="invalid_token"')
+    assert bad not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/index", "/snapshots", "/nowhere", f"/snapshots/{REF}", "/"])
+async def test_without_a_token_nothing_tells_what_exists(api: Api, path: str) -> None:
+    for headers in ({}, {"Authorization": "Basic eDp5"}, {"Authorization": "Bearer"}):
+        answer = await api.client.get(path, headers=headers)
+        assert_problem(answer, 401, "authentication-failed", path=path)
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/snapshots", {"GET", "POST"}),
+        ("DELETE", "/snapshots", {"GET", "POST"}),
+        ("PUT", f"/snapshots/{REF}", {"GET"}),
+        ("DELETE", f"/snapshots/{REF}", {"GET"}),
+        ("PATCH", f"/snapshots/{REF}", {"GET"}),
+        ("POST", "/sources", {"GET", "PUT", "DELETE"}),
+        ("DELETE", "/index", {"GET"}),
+        ("POST", "/healthz", {"GET"}),
+        ("BREW", "/index", {"GET"}),
+    ],
+)
+async def test_another_method_is_405_with_those_allowed(
+    api: Api, method: str, path: str, allowed: set[str]
+) -> None:
+    answer = await api.client.request(method, path, headers=api.headers())
+    assert_problem(answer, 405, "method-not-allowed", path=path)
+    assert set(answer.headers["allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/nowhere", "/snapshots/", "/sources/a.md", f"/snapshots/{REF}/nothing", "//index"],
+)
+async def test_an_unknown_address_is_404(api: Api, path: str) -> None:
+    answer = await api.client.get(f"http://service{path}", headers=api.headers())
+    assert_problem(answer, 404, "not-found")
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/json; charset=utf-16",
+        "application/xml",
+        "",
+    ],
+)
+async def test_another_media_type_is_415(api: Api, media_type: str) -> None:
+    for method, path in (("POST", "/snapshots"), ("PUT", "/sources")):
+        answer = await _send(api, method, path, b"{}", **{"content-type": media_type})
+        assert_problem(answer, 415, "unsupported-media-type", path=path)
+    ndjson = await _send(
+        api, "POST", "/snapshots", b"{}", **{"content-type": "application/x-ndjson"}
+    )
+    assert_problem(ndjson, 415, "unsupported-media-type")
+    packed = await _send(api, "POST", "/snapshots", b"{}", **{"content-encoding": "gzip"})
+    assert_problem(packed, 415, "unsupported-media-type")
+
+
+async def test_a_body_beyond_the_limit_is_413_and_names_it(api: Api) -> None:
+    limit = 8 * 1024 * 1024
+    for method, path in (("POST", "/snapshots"), ("PUT", "/sources")):
+        answer = await _send(api, method, path, b" " * (limit + 1))
+        problem = assert_problem(answer, 413, "too-large", path=path)
+        assert problem["limitBytes"] == limit
+        assert "CTXSNAP_MAX_BODY_BYTES" in problem["detail"]
+    body = _put_body(json.dumps("x")).encode()
+    padded = await _send(api, "PUT", "/sources", body + b" " * (limit - len(body)))
+    assert padded.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("GET", "/snapshots?runid=x", "runid"),
+        ("GET", f"/snapshots/{REF}?include=contents", "include"),
+        ("GET", f"/snapshots/{REF}/verify?x=", "x"),
+        ("GET", "/sources?source_id=x", "source_id"),
+        ("GET", "/sources?limit=1&limit=2", "limit"),
+        ("GET", "/index?x=1", "x"),
+        ("GET", "/strategies?x=1", "x"),
+        ("GET", "/sources?project=%00", "project"),
+        ("GET", "/sources?prefix=%ff", "query"),
+        ("GET", "/sources?prefix=%ed%a0%bd", "query"),
+        ("POST", "/snapshots?dryrun=true", "dryrun"),
+        ("POST", "/snapshots?refresh=maybe", "refresh"),
+        ("PUT", "/sources?force=true", "force"),
+        ("DELETE", "/sources?project=a", "sourceId"),
+        ("DELETE", "/sources?project=a&sourceId=", "sourceId"),
+    ],
+)
+async def test_an_unknown_or_unfit_parameter_is_named(
+    api: Api, method: str, path: str, name: str
+) -> None:
+    body = question(None) if method == "POST" else {"sources": [source("a.md", "x")]}
+    answer = await api.client.request(method, path, json=body, headers=api.headers())
+    problem = assert_problem(answer, 422, "invalid-request")
+    assert [error["parameter"] for error in problem["errors"]] == [name]
+
+
+def _cursor(*values: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "x",
+        _cursor(),
+        _cursor("2030-01-01T00:00:00Z"),
+        _cursor("2030-01-01T00:00:00", REF),
+        _cursor("2030-01-01T00:00:00Z", "sha256:xyz"),
+        _cursor("2030-01-01T00:00:00Z", REF + "\n"),
+        _cursor("soon", REF),
+        _cursor("2030-01-01T00:00:00+23:59:59.5", REF),
+        _cursor("0001-01-01T00:00:00+23:59", REF),
+        _cursor("9999-12-31T23:59:59-23:59", REF),
+        _cursor("2030-01-01T00:00:00Z", 7),
+        _cursor(*["x"] * 3),
+        base64.urlsafe_b64encode(b"[" * 300).decode(),
+        "é" * 10,
+    ],
+)
+async def test_a_cursor_that_was_not_given_out_is_refused_or_harmless(
+    api: Api, cursor: str
+) -> None:
+    answer = await api.get("/snapshots", {"cursor": cursor})
+    if answer.status_code != 200:
+        assert "cursor" in assert_problem(answer, 422, "invalid-cursor")["detail"]
+
+
+async def test_a_request_id_is_kept_or_made(api: Api) -> None:
+    headers = {**api.headers(), "X-Request-Id": "mine-1"}
+    answer = await api.client.get("/nowhere", headers=headers)
+    assert assert_problem(answer, 404, "not-found")["requestId"] == "mine-1"
+    headers["X-Request-Id"] = 'no id"\t'
+    answer = await api.client.get("/nowhere", headers=headers)
+    assert assert_problem(answer, 404, "not-found")["requestId"] != 'no id"\t'
