@@ -26,6 +26,12 @@ class Metrics:
             ["retriever", "reason"],
             registry=self.registry,
         )
+        self.out_of_scope = Counter(
+            "ctxsnap_out_of_scope_candidates",
+            "Candidates that a retriever returned although the scope does not admit them.",
+            ["retriever"],
+            registry=self.registry,
+        )
 
     def render(self) -> bytes:
         """The exposition format."""

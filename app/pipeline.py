@@ -6,7 +6,7 @@ before the last step, which is one transaction.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -16,9 +16,9 @@ from app.errors import InvalidRequestError, PinUnavailableError
 from app.packing.rendering import FORMATS
 from app.packing.tokens import TokenCounter
 from app.retrieval.candidate import Chunk
-from app.retrieval.fan_out import Leg, LegOutcome, fan_out
+from app.retrieval.fan_out import Leg, LegOutcome, admits, fan_out
 from app.retrieval.fusion import FusedCandidate, LegAnswer, fuse
-from app.retrieval.retriever import IndexView, IndexViews, Retriever, ScopedQuery
+from app.retrieval.retriever import IndexView, IndexViews, Pin, Retriever, ScopedQuery
 from app.scope.access import AccessScope, narrow, whole_grant
 from app.scope.grant import Grant
 from app.scope.writing import refuse_beyond_grant
@@ -70,7 +70,12 @@ class Answer:
     canonical: bytes
     hash: Digest
     created: bool
-    degraded: tuple[LegOutcome, ...] = ()
+    outcomes: tuple[LegOutcome, ...] = ()
+
+    @property
+    def degraded(self) -> tuple[LegOutcome, ...]:
+        """The legs that gave no answer."""
+        return tuple(outcome for outcome in self.outcomes if outcome.retrieval is None)
 
 
 async def create_snapshot(services: Services, call: Call) -> Answer:
@@ -112,6 +117,7 @@ async def create_snapshot(services: Services, call: Call) -> Answer:
         visible_version=view.visible_version,
         inline=inline,
         pinned=pinned,
+        optional_pins=_optional(request.pins, pinned),
         outcomes=outcomes,
         ranked=ranked,
         refused=(*refused, *unavailable),
@@ -119,11 +125,10 @@ async def create_snapshot(services: Services, call: Call) -> Answer:
     count = partial(services.tokens.count, encoding=budget.encoding)
     assembly = await asyncio.to_thread(assemble, material, count)
     timings.mark("assembly")
-    degraded = tuple(outcome for outcome in outcomes if outcome.retrieval is None)
     if call.dry_run:
-        return Answer(assembly.snapshot.canonical, assembly.snapshot.hash, False, degraded)
+        return Answer(assembly.snapshot.canonical, assembly.snapshot.hash, False, outcomes)
     record = _record(call, material, assembly, view, timings.milliseconds)
-    return await _store(services, call, record, repeat_key, degraded)
+    return await _store(services, call, record, repeat_key, outcomes)
 
 
 def resolve_budget(asked: RequestedBudget, strategy: Strategy, tokens: TokenCounter) -> Budget:
@@ -152,16 +157,17 @@ def resolve_budget(asked: RequestedBudget, strategy: Strategy, tokens: TokenCoun
             f"Unknown format; known are: {', '.join(FORMATS)}.", pointers=("/budget/format",)
         )
     max_tokens = defaults.max_tokens if asked.max_tokens is None else asked.max_tokens
-    reserved = asked.reserved_for_output
+    reserved, usual = asked.reserved_for_output, None
     if reserved is None:
-        reserved = min(defaults.reserved_for_output, max_tokens // 4)
+        usual = defaults.reserved_for_output
+        reserved = min(usual, max_tokens // 4)
     if reserved >= max_tokens:
         raise InvalidRequestError(
             f"budget.reservedForOutput ({reserved}) leaves nothing of budget.maxTokens "
             f"({max_tokens}): it must be below it.",
             pointers=("/budget/reservedForOutput",),
         )
-    return Budget(max_tokens, reserved, encoding, format_)
+    return Budget(max_tokens, reserved, encoding, format_, usual)
 
 
 def admit_inline(
@@ -216,9 +222,7 @@ async def _pinned(
         return (), ()
     chunks = await services.views.pinned(scope, view, request.pins)
     # Checked once more here, as every answer of a backend is.
-    admitted = tuple(
-        chunk for chunk in chunks if scope.predicate.admits(chunk.label, chunk.source_id)
-    )
+    admitted = tuple(chunk for chunk in chunks if admits(scope.predicate, chunk))
     found = {(chunk.project, chunk.source_id) for chunk in admitted}
     found_chunks = {chunk.identity for chunk in admitted}
     missing = [
@@ -238,6 +242,20 @@ async def _pinned(
     return admitted, tuple(
         Exclusion(pin.project, pin.source_id, "denied", NOT_AVAILABLE, pin.chunk_id)
         for _, pin in missing
+    )
+
+
+def _optional(pins: Sequence[Pin], chunks: Sequence[Chunk]) -> frozenset[tuple[str, str, str]]:
+    """The pinned chunks that no required pin names."""
+    required = [pin for pin in pins if pin.required]
+    return frozenset(
+        chunk.identity
+        for chunk in chunks
+        if not any(
+            (pin.project, pin.source_id) == (chunk.project, chunk.source_id)
+            and pin.chunk_id in (None, chunk.chunk_id)
+            for pin in required
+        )
     )
 
 
@@ -321,7 +339,7 @@ async def _store(
     call: Call,
     record: SnapshotRecord,
     repeat_key: bytes,
-    degraded: tuple[LegOutcome, ...],
+    outcomes: tuple[LegOutcome, ...],
 ) -> Answer:
     tenant = call.grant.tenant
     if call.refresh:
@@ -335,7 +353,7 @@ async def _store(
                 return known
             outcome = await services.snapshots.put(tenant, record)
     created = outcome is PutOutcome.STORED
-    return Answer(record.canonical, record.hash, created, degraded)
+    return Answer(record.canonical, record.hash, created, outcomes)
 
 
 class _Timings:

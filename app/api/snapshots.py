@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated
 
+import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -28,8 +29,11 @@ from app.api.strict_model import Uuid
 from app.api.strict_route import StrictJsonRoute
 from app.canonical import Digest
 from app.errors import NotFoundError
+from app.metrics import Metrics
 from app.pipeline import Answer, Call, create_snapshot
 from app.storage.snapshots import SnapshotFilter, SnapshotSummary
+
+_log = structlog.get_logger()
 
 router = APIRouter(prefix="/snapshots", tags=["snapshots"], route_class=StrictJsonRoute)
 
@@ -63,9 +67,24 @@ async def post_snapshot(
     """
     call = Call(grant, body.to_core(grant), evaluated_at=parts.now(), refresh=refresh)
     answer = await create_snapshot(parts.services, call)
+    _account(answer, metrics)
+    return _snapshot_response(answer)
+
+
+def _account(answer: Answer, metrics: Metrics) -> None:
+    """Count and log legs that failed, or returned what the scope does not admit."""
     for leg in answer.degraded:
         metrics.degraded.labels(leg.name, leg.status).inc()
-    return _snapshot_response(answer)
+        _log.warning(
+            "retriever_failed",
+            retriever=leg.name,
+            status=leg.status,
+            error_type=type(leg.failure).__name__,
+        )
+    for leg in answer.outcomes:
+        if leg.dropped:
+            metrics.out_of_scope.labels(leg.name).inc(leg.dropped)
+            _log.error("retriever_left_its_scope", retriever=leg.name, dropped=leg.dropped)
 
 
 def _snapshot_response(answer: Answer) -> Response:

@@ -10,6 +10,7 @@ Not handled here: choosing the items (`packer`).
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -151,12 +152,17 @@ def _role(tier: TrustTier) -> str:
     return "system" if tier in _SYSTEM_TIERS else "user"
 
 
+# Written out, because what a Unicode database calls printable changes with its version:
+# markup, controls, spaces other than the plain one, and invisible or direction marks.
+_TO_ESCAPE = re.compile(
+    '[<>&"\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f'
+    "\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+
+
 def _attribute(value: str) -> str:
     """A value that stays within its quotes and its line, and shows what it is made of."""
-    return "".join(
-        character if character.isprintable() and character not in '<>&"' else f"&#{ord(character)};"
-        for character in value
-    )
+    return _TO_ESCAPE.sub(lambda found: f"&#{ord(found.group())};", value)
 
 
 def _contains(block: Block, marker: str) -> bool:

@@ -14,6 +14,7 @@ class Chunk:
     `body_tokens` counts the text inside its fence per encoding, where that is stored.
     """
 
+    tenant: str
     project: str
     source_id: str
     revision: str

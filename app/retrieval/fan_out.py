@@ -10,10 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from app.errors import RetrieverUnavailableError
-from app.retrieval.candidate import Candidate, Retrieval
+from app.canonical import digest_text
+from app.errors import RetrieverUnavailableError, ServiceError
+from app.retrieval.candidate import Candidate, Chunk, Retrieval
 from app.retrieval.retriever import Retriever, ScopedQuery
 from app.scope.access import Predicate
+
+
+class InvalidAnswerError(ServiceError):
+    """A retriever returned what cannot be right."""
+
+    code = "invalid-answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +91,15 @@ async def _ask(leg: Leg, query: ScopedQuery, clock: Callable[[], float]) -> LegO
 def checked(answer: Retrieval, predicate: Predicate, limit: int) -> tuple[Retrieval, int]:
     """The answer without what the scope does not admit, ranked anew, and how much that was.
 
-    Each chunk stands once, at its best score.
+    Each chunk stands once, at its best score. Raises InvalidAnswerError when a score is no
+    whole number or a text does not match its digest: then nothing of it can be believed.
     """
-    admitted = [
-        candidate
-        for candidate in answer.candidates
-        if predicate.admits(candidate.chunk.label, candidate.chunk.source_id)
-    ]
+    for candidate in answer.candidates:
+        if type(candidate.score) is not int:
+            raise InvalidAnswerError("a score is no whole number")
+        if digest_text(candidate.chunk.text) != candidate.chunk.content_hash:
+            raise InvalidAnswerError("a text does not match its digest")
+    admitted = [one for one in answer.candidates if admits(predicate, one.chunk)]
     best: dict[tuple[str, str, str], Candidate] = {}
     for one in sorted(admitted, key=lambda one: (-one.score, one.chunk.tie_break)):
         best.setdefault(one.chunk.identity, one)
@@ -99,3 +108,12 @@ def checked(answer: Retrieval, predicate: Predicate, limit: int) -> tuple[Retrie
         for rank, one in enumerate(islice(best.values(), limit), start=1)
     )
     return Retrieval(ranked, answer.visible_version), len(answer.candidates) - len(admitted)
+
+
+def admits(predicate: Predicate, chunk: Chunk) -> bool:
+    """The check in the process of what a backend returned."""
+    return (
+        chunk.tenant == predicate.tenant
+        and chunk.project == chunk.label.project
+        and predicate.admits(chunk.label, chunk.source_id)
+    )

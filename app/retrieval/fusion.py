@@ -66,20 +66,21 @@ class Duplicate:
 def drop_same_text(
     ranked: Sequence[FusedCandidate], taken: Sequence[Chunk]
 ) -> tuple[tuple[FusedCandidate, ...], tuple[Duplicate, ...]]:
-    """Keep the best candidate of each text; a text that is `taken` already is kept there.
+    """Keep one candidate of each text; a text that is `taken` already is kept there.
 
-    A candidate that is itself among the taken ones is neither: it stands there.
+    Of several the one of the highest trust is kept, and of those the best: a copy must not
+    displace the text that it copies. A candidate that is itself among the taken ones is
+    neither: it stands there.
     """
     holders = {chunk.content_hash: chunk for chunk in reversed(taken)}
     present = {(chunk.identity, chunk.content_hash) for chunk in taken}
-    unique, duplicates = [], []
-    for candidate in ranked:
-        chunk = candidate.chunk
-        if (chunk.identity, chunk.content_hash) in present:
-            continue
-        holder = holders.setdefault(chunk.content_hash, chunk)
-        if holder is chunk:
-            unique.append(candidate)
-        else:
-            duplicates.append(Duplicate(candidate, holder))
-    return tuple(unique), tuple(duplicates)
+    left = [one for one in ranked if (one.chunk.identity, one.chunk.content_hash) not in present]
+    for candidate in sorted(left, key=lambda one: one.chunk.label.trust_tier.rank):
+        holders.setdefault(candidate.chunk.content_hash, candidate.chunk)
+    unique = tuple(one for one in left if holders[one.chunk.content_hash] is one.chunk)
+    duplicates = tuple(
+        Duplicate(one, holders[one.chunk.content_hash])
+        for one in left
+        if holders[one.chunk.content_hash] is not one.chunk
+    )
+    return unique, duplicates

@@ -42,8 +42,8 @@ from app.snapshot.snapshot import (
 PINNED = "pinned"
 """Stands for the retriever in the `indexVersion` of a pinned item."""
 
-_INLINE_VALUE = 1_000_000_000
-"""Worth more than any fused candidate: what the caller brought counts first."""
+_NAMED_VALUE = 1_000_000_000
+"""Worth more than any fused candidate: what the caller brought or named counts first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def assemble(material: Material, count_tokens: Callable[[str], int]) -> Assembly
 
     Raises BudgetTooSmallError when the required items do not fit.
     """
-    taken = (*(_as_chunk(item) for item in material.inline), *material.pinned)
+    taken = (*(_as_chunk(material, item) for item in material.inline), *material.pinned)
     unique, duplicates = drop_same_text(material.ranked, taken)
     pieces = _pieces(material, unique, count_tokens)
     envelopes = {
@@ -122,8 +122,9 @@ def _ids(request: CreateSnapshot) -> dict[str, str]:
     return ids | ({"stepId": request.step_id} if request.step_id else {})
 
 
-def _as_chunk(item: InlineItem) -> Chunk:
+def _as_chunk(material: Material, item: InlineItem) -> Chunk:
     return Chunk(
+        tenant=material.scope.tenant,
         project=item.label.project,
         source_id=item.source_id,
         revision=item.revision,
@@ -161,10 +162,18 @@ def _pieces(
     pinned_version = f"{PINNED}:{material.visible_version}"
     return [
         *(
-            piece(_as_chunk(item), None, required=item.required, value=_INLINE_VALUE)
+            piece(_as_chunk(material, item), None, required=item.required, value=_NAMED_VALUE)
             for item in material.inline
         ),
-        *(piece(chunk, pinned_version, required=True, value=0) for chunk in material.pinned),
+        *(
+            piece(
+                chunk,
+                pinned_version,
+                required=chunk.identity not in material.optional_pins,
+                value=_NAMED_VALUE,
+            )
+            for chunk in material.pinned
+        ),
         *(
             piece(
                 one.chunk,
@@ -194,7 +203,7 @@ def _pack(
     budget = material.budget
     needed = required_tokens(entries, envelopes)
     if needed > budget.capacity_tokens:
-        raise BudgetTooSmallError(needed + budget.reserved_for_output, budget.max_tokens)
+        raise BudgetTooSmallError(budget.sufficient_max_tokens(needed), budget.max_tokens)
     return pack(entries, budget.capacity_tokens, envelopes, material.recipe.rules)
 
 

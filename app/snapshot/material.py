@@ -38,3 +38,5 @@ class Material:
     outcomes: tuple[LegOutcome, ...]
     ranked: tuple[FusedCandidate, ...]
     refused: tuple[Exclusion, ...]
+    optional_pins: frozenset[tuple[str, str, str]] = frozenset()
+    """Identities of pinned chunks that may be left out when they do not fit."""

@@ -77,10 +77,19 @@ class Budget:
     reserved_for_output: int
     encoding: str
     format: str
+    usual_reserve: int | None = None
+    """The strategy's reserve, where the request named none: then at most a quarter is kept."""
 
     @property
     def capacity_tokens(self) -> int:
         return self.max_tokens - self.reserved_for_output
+
+    def sufficient_max_tokens(self, needed_tokens: int) -> int:
+        """The smallest `maxTokens` of which the reserve leaves `needed_tokens`."""
+        if self.usual_reserve is None:
+            return needed_tokens + self.reserved_for_output
+        # Three quarters are left, until the strategy's own reserve is the smaller one.
+        return min((4 * needed_tokens - 1) // 3, needed_tokens + self.usual_reserve)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ what cannot be read fails the check that reads it.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,7 +17,16 @@ from referencing import Registry, Resource
 
 from app.canonical import Digest, canonical_bytes, digest_bytes, digest_text, digest_value
 from app.errors import RequestError
-from app.packing.rendering import Block, count_rendered, fence_marker, render
+from app.packing.rendering import (
+    Block,
+    count_rendered,
+    envelope_tokens,
+    fence_marker,
+    footer_tokens,
+    framed_body,
+    header_tokens,
+    render,
+)
 from app.scope.access import AccessScope, Predicate, SourcePatterns
 from app.scope.label import Label
 from app.scope.vocabulary import Classification, KnowledgeClass, TrustTier
@@ -161,9 +170,35 @@ def _check_budget(
     marker = fence_marker(blocks, (item["contentHash"] for item in items))
     rendered = render(blocks, marker, budget["format"])
     counted = count_rendered(rendered, lambda text: count_tokens(text, budget["encoding"]))
-    if counted != total:
-        return fail(f"the rendered context counts {counted} tokens, the items sum to {total}")
+    wrong = _wrongly_counted(items, blocks, budget, count_tokens)
+    if counted != total and wrong is None:
+        wrong = f"the rendered context counts {counted} tokens, the items sum to {total}"
+    if wrong is not None:
+        return fail(wrong)
     return Check("budget", True, f"{total} tokens, counted again in {budget['encoding']}")
+
+
+def _wrongly_counted(
+    items: Sequence[Mapping[str, Any]],
+    blocks: Sequence[Block],
+    budget: Mapping[str, Any],
+    count_tokens: Callable[[str, str], int],
+) -> str | None:
+    """The first item whose tokens are not those of its block, and its tier's envelope."""
+    open_tiers = set()
+
+    def count(text: str) -> int:
+        return count_tokens(text, budget["encoding"])
+
+    for item, block in zip(items, blocks, strict=True):
+        tier = block.label.trust_tier
+        tokens = header_tokens(block, count) + count(framed_body(block.text)) + footer_tokens(count)
+        if tier not in open_tiers:
+            tokens += envelope_tokens(tier, budget["format"], count)
+        open_tiers.add(tier)
+        if tokens != item["tokens"]:
+            return f"the item of rank {item['rank']} counts {tokens} tokens, not {item['tokens']}"
+    return None
 
 
 def blocks_of(items: list[dict[str, Any]], texts: Mapping[str, str]) -> tuple[Block, ...]:

@@ -113,9 +113,9 @@ async def test_what_is_not_there_or_not_for_this_caller_is_answered_word_for_wor
             assert "NUL" in answer.text
             continue
         assert without_request(assert_problem(answer, 404, "not-found")) == expected, ref
-    for caller, claims in ((api.elsewhere(), {}), (api, {"projects": []})):
+    for headers in (api.elsewhere().headers(), api.headers(projects=[])):
         for ref in (snapshot["hash"], snapshot["snapshotId"]):
-            answer = await caller.get(f"/snapshots/{ref}{part}", **claims)
+            answer = await api.client.get(f"/snapshots/{ref}{part}", headers=headers)
             assert without_request(assert_problem(answer, 404, "not-found")) == expected
 
 

@@ -58,6 +58,7 @@ GRANT = Grant(
 
 def _chunk(source_id: str, ordinal: int, label: Label, text: str) -> Chunk:
     return Chunk(
+        tenant="acme",
         project=label.project,
         source_id=source_id,
         revision="3f2a9c1",

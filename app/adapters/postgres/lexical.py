@@ -88,17 +88,20 @@ SELECTED_POSTINGS_SQL = """
 """
 
 CHUNK_COLUMNS = f"""
-    c.chunk_key, s.source_id, s.revision, s.provenance, c.ordinal, c.chunk_id,
+    c.chunk_key, t.name AS tenant, s.source_id, s.revision, s.provenance, c.ordinal, c.chunk_id,
     c.content_digest, x.text, c.cl100k_tokens, c.o200k_tokens, {LABEL_COLUMNS}
 """
 CHUNK_ANSWER = (
-    "chunk_key bigint, source_id text, revision text, provenance text, ordinal integer, "
-    "chunk_id text, content_digest bytea, text text, cl100k_tokens integer, "
+    "chunk_key bigint, tenant text, source_id text, revision text, provenance text, "
+    "ordinal integer, chunk_id text, content_digest bytea, text text, cl100k_tokens integer, "
     f"o200k_tokens integer, {LABEL_ANSWER}"
 )
 # LIMIT 1 keeps each step a look-up by key, whatever the planner thinks of the tables'
 # sizes: right after a load it knows nothing, and joined them the other way round.
 CHUNK_JOINS = """
+    CROSS JOIN LATERAL (
+        SELECT name FROM tenants WHERE tenant_key = c.tenant_key LIMIT 1
+    ) t
     CROSS JOIN LATERAL (
         SELECT * FROM source_versions WHERE tenant_key = $1 AND source_key = c.source_key LIMIT 1
     ) s CROSS JOIN LATERAL (
@@ -226,6 +229,7 @@ def chunk_from_row(row: sa.Row[Any]) -> Chunk:
     """A chunk from a row that has CHUNK_ANSWER."""
     label = label_from_row(row)
     return Chunk(
+        tenant=row.tenant,
         project=label.project,
         source_id=row.source_id,
         revision=row.revision,

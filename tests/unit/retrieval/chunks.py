@@ -49,6 +49,7 @@ def chunk(
 ) -> Chunk:
     content = f"text of {project} {source_id} {ordinal}" if text is None else text
     return Chunk(
+        tenant="acme",
         project=project,
         source_id=source_id,
         revision="1",

@@ -56,6 +56,7 @@ def chunk(source_id: str, ordinal: int = 0, **members: Any) -> Chunk:
     text = members.pop("text", f"Chapter {ordinal} of {source_id}.")
     label = members.pop("label", LABEL)
     usual = Chunk(
+        tenant="acme",
         project=label.project,
         source_id=source_id,
         revision="r1",
