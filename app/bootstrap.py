@@ -18,6 +18,7 @@ from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.lexical import PostgresLexicalRetriever
 from app.adapters.postgres.schema import check_readiness, migrate, refuse_newer_schema
 from app.adapters.postgres.snapshot_store import PostgresSnapshotStore
+from app.adapters.postgres.source_history import PostgresSourceHistory
 from app.adapters.postgres.source_index import PostgresSourceIndex
 from app.adapters.tokens import TiktokenCounter
 from app.api.parts import Parts
@@ -72,7 +73,7 @@ async def running_application(settings: Settings) -> AsyncIterator[Parts]:
                 engine=ENGINE,
                 clock=time.perf_counter,
             ),
-            reader=SnapshotReader(snapshots, tokens),
+            reader=SnapshotReader(snapshots, tokens, PostgresSourceHistory(database)),
             index=PostgresSourceIndex(database),
             preparer=source_preparer(tokens, settings.max_chunk_tokens),
             verifier=verifier,

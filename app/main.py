@@ -10,6 +10,7 @@ from app.api.middleware.body_limit import BodyLimitMiddleware
 from app.api.middleware.metrics import MetricsMiddleware
 from app.api.middleware.request_id import RequestIdMiddleware
 from app.api.middleware.scope import ScopeEnforcementMiddleware
+from app.api.openapi_document import install_openapi
 from app.api.parts import Parts
 from app.api.problems import ProblemMiddleware, install_problem_handlers
 from app.bootstrap import running_application
@@ -51,6 +52,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
+    install_openapi(app)
     app.state.metrics = Metrics()
     install_problem_handlers(app)
     for module in (snapshots, sources, strategies, operations):

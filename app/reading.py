@@ -16,8 +16,10 @@ from app.packing.rendering import fence_marker, render
 from app.packing.tokens import TokenCounter
 from app.scope.access import whole_grant
 from app.scope.grant import Grant
+from app.snapshot.explain import Explanation, explain
 from app.snapshot.snapshot import hash_of
-from app.snapshot.verify import Check, Evidence, blocks_of, verify
+from app.snapshot.verify import Check, Evidence, blocks_of, predicate_of, verify
+from app.storage.labels import IndexVersion, SourceHistory, SourceName
 from app.storage.snapshots import (
     SnapshotFilter,
     SnapshotStore,
@@ -42,6 +44,7 @@ class SnapshotReader:
 
     snapshots: SnapshotStore
     tokens: TokenCounter
+    history: SourceHistory
 
     async def get(self, grant: Grant, ref: str) -> StoredSnapshot:
         stored = await self.snapshots.get(whole_grant(grant).predicate, ref)
@@ -83,14 +86,31 @@ class SnapshotReader:
     async def verify(self, grant: Grant, ref: str) -> tuple[Check, ...]:
         """All checks, and first whether the document is the one of the hash it is kept under."""
         stored = await self.get(grant, ref)
-        texts, untouched = None, _has_its_hash(stored)
+        texts, labels, untouched = None, None, _has_its_hash(stored)
         if untouched:
             # Where texts are kept is read from the document, once it is known to be ours.
             items = json.loads(stored.canonical)["items"]
             texts = await self._texts(grant.tenant, stored.hash, items)
-        evidence = Evidence(stored.canonical, stored.request, stored.report, texts)
+            names = sorted({_name(item) for item in items if "indexVersion" in item})
+            version = IndexVersion(stored.index_version)
+            facts = await self.history.facts(grant.tenant, version, names)
+            labels = {name: fact.label for name, fact in facts.items()}
+        evidence = Evidence(stored.canonical, stored.request, stored.report, texts, labels)
         checks = await asyncio.to_thread(partial(verify, evidence, self.tokens.count))
         return (Check("reference", untouched, f"kept under {stored.hash}"), *checks)
+
+    async def explain(
+        self, grant: Grant, ref: str, project: str, source_id: str
+    ) -> tuple[Explanation, ...]:
+        """Why a source is in or out; one that the grant does not admit is like no source."""
+        stored = await self.get(grant, ref)
+        version = IndexVersion(stored.index_version)
+        facts = await self.history.facts(grant.tenant, version, [(project, source_id)])
+        found, own, label = facts.get((project, source_id)), whole_grant(grant).predicate, None
+        if found and own.admits_label(found.label) and own.admits_label(found.present_label):
+            label = found.label
+        predicate = predicate_of(json.loads(stored.report)["scope"]["predicate"])
+        return explain(json.loads(stored.canonical), predicate, label, project, source_id)
 
     async def _texts(
         self, tenant: str, snapshot: Digest, items: list[dict[str, Any]]
@@ -99,12 +119,16 @@ class SnapshotReader:
         keys = [
             TextKey(
                 item["contentHash"],
-                (item["project"], item["sourceId"]) if "indexVersion" in item else None,
+                _name(item) if "indexVersion" in item else None,
             )
             for item in items
         ]
         found = await self.snapshots.texts(tenant, snapshot, keys)
         return {key.digest: text for key, text in found.items()}
+
+
+def _name(item: Mapping[str, Any]) -> SourceName:
+    return item["project"], item["sourceId"]
 
 
 def _has_its_hash(stored: StoredSnapshot) -> bool:

@@ -8,11 +8,21 @@ import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.api.openapi_document import SNAPSHOT_SCHEMA, TEXT_SCHEMA
 from app.api.parts import (
     Assembler,
+    AuditReading,
     MetricsParameter,
     PartsParameter,
     SnapshotReading,
+)
+from app.api.read_schemas import (
+    Contents,
+    ExplanationAnswer,
+    Messages,
+    ReportAnswer,
+    SnapshotPage,
+    Verification,
 )
 from app.api.responses import (
     PRIVATE,
@@ -23,6 +33,7 @@ from app.api.responses import (
     problems,
     tagged_response,
 )
+from app.api.shared_schemas import MAX_SOURCE_ID_CHARS
 from app.api.snapshot_examples import CREATE_SNAPSHOT_EXAMPLES
 from app.api.snapshot_schemas import CreateSnapshotBody
 from app.api.strict_model import Uuid
@@ -46,8 +57,11 @@ _REF = re.compile(r"sha256:[0-9a-f]{64}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-
     status_code=201,
     summary="Assemble the snapshot of one attempt",
     responses={
-        201: {"description": "A new snapshot"},
-        200: {"description": "The snapshot that this request has already"},
+        201: {"description": "A new snapshot", "content": {"application/json": SNAPSHOT_SCHEMA}},
+        200: {
+            "description": "The snapshot that this request has already",
+            "content": {"application/json": SNAPSHOT_SCHEMA},
+        },
         **problems(400, 403, 409, 413, 415, 422, 429, 503, 504),
     },
     openapi_extra={
@@ -109,7 +123,7 @@ def _snapshot_response(answer: Answer) -> Response:
     "",
     operation_id="listSnapshots",
     summary="List snapshots, newest first",
-    responses=problems(403, 422, 503),
+    responses={200: {"model": SnapshotPage}, **problems(403, 422, 503)},
 )
 async def list_snapshots(
     grant: SnapshotReading,
@@ -169,7 +183,10 @@ def _known_ref(ref: str) -> str:
     "/{ref}",
     operation_id="getSnapshot",
     summary="Read a snapshot",
-    responses=problems(403, 404, 503),
+    responses={
+        200: {"description": "The snapshot", "content": {"application/json": SNAPSHOT_SCHEMA}},
+        **problems(403, 404, 503),
+    },
 )
 async def get_snapshot(
     ref: str, request: Request, grant: SnapshotReading, parts: PartsParameter
@@ -183,7 +200,7 @@ async def get_snapshot(
     "/{ref}/contents",
     operation_id="getSnapshotContents",
     summary="Read the texts of a snapshot",
-    responses=problems(403, 404, 503),
+    responses={200: {"model": Contents}, **problems(403, 404, 503)},
 )
 async def get_contents(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
     texts = await parts.reader.contents(grant, _known_ref(ref))
@@ -203,7 +220,10 @@ async def get_contents(ref: str, grant: SnapshotReading, parts: PartsParameter) 
     "/{ref}/prompt",
     operation_id="getSnapshotPrompt",
     summary="Read what goes to the model",
-    responses=problems(403, 404, 503),
+    responses={
+        200: {"model": Messages, "content": {"text/plain": TEXT_SCHEMA}},
+        **problems(403, 404, 503),
+    },
 )
 async def get_prompt(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
     """In the snapshot's format: a text, or `{"messages": […]}`."""
@@ -217,7 +237,7 @@ async def get_prompt(ref: str, grant: SnapshotReading, parts: PartsParameter) ->
     "/{ref}/report",
     operation_id="getSnapshotReport",
     summary="Read how a snapshot came about",
-    responses=problems(403, 404, 503),
+    responses={200: {"model": ReportAnswer}, **problems(403, 404, 503)},
 )
 async def get_report(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
     """`report` is bound to the snapshot by hash, `timings` (milliseconds) are not."""
@@ -231,7 +251,7 @@ async def get_report(ref: str, grant: SnapshotReading, parts: PartsParameter) ->
     "/{ref}/verify",
     operation_id="verifySnapshot",
     summary="Check a snapshot again from its stored bytes",
-    responses=problems(403, 404, 503),
+    responses={200: {"model": Verification}, **problems(403, 404, 503)},
 )
 async def verify_snapshot(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
     checks = await parts.reader.verify(grant, _known_ref(ref))
@@ -241,6 +261,33 @@ async def verify_snapshot(ref: str, grant: SnapshotReading, parts: PartsParamete
             "checks": [
                 {"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks
             ],
+        },
+        headers=PRIVATE,
+    )
+
+
+@router.get(
+    "/{ref}/explain",
+    operation_id="explainSnapshot",
+    summary="Explain why a source is in a snapshot or out of it",
+    responses={200: {"model": ExplanationAnswer}, **problems(403, 404, 422, 503)},
+)
+async def explain_snapshot(
+    ref: str,
+    grant: AuditReading,
+    parts: PartsParameter,
+    project: Annotated[str, Query(min_length=1, max_length=128)],
+    source_id: Annotated[
+        str, Query(alias="sourceId", min_length=1, max_length=MAX_SOURCE_ID_CHARS)
+    ],
+) -> Response:
+    """Stage by stage, up to the one that decided; needs `audit:read`."""
+    stages = await parts.reader.explain(grant, _known_ref(ref), project, source_id)
+    return json_response(
+        {
+            "stages": [
+                {"stage": one.stage, "outcome": one.outcome, "detail": one.detail} for one in stages
+            ]
         },
         headers=PRIVATE,
     )

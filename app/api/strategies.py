@@ -4,9 +4,12 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from app.api.parts import Assembler, PartsParameter
+from app.api.read_schemas import StrategyPage
 from app.api.responses import json_response, problems
 from app.api.strict_route import StrictJsonRoute
 from app.errors import InvalidRequestError, NotFoundError
+
+_RECIPE = {"schema": {"type": "object"}}
 
 router = APIRouter(prefix="/strategies", tags=["strategies"], route_class=StrictJsonRoute)
 
@@ -15,7 +18,7 @@ router = APIRouter(prefix="/strategies", tags=["strategies"], route_class=Strict
     "",
     operation_id="listStrategies",
     summary="List the strategies",
-    responses=problems(403),
+    responses={200: {"model": StrategyPage}, **problems(403)},
 )
 async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
     recipes = [one.canonical() for one in parts.services.strategies.all()]
@@ -26,7 +29,10 @@ async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
     "/{id}",
     operation_id="getStrategy",
     summary="Read a strategy by id or id@version",
-    responses=problems(403, 404),
+    responses={
+        200: {"description": "The recipe", "content": {"application/json": _RECIPE}},
+        **problems(403, 404),
+    },
 )
 async def get_strategy(id: str, _: Assembler, parts: PartsParameter) -> Response:  # noqa: A002 - the path's name
     try:

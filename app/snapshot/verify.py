@@ -7,7 +7,7 @@ what cannot be read fails the check that reads it.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,15 @@ class Evidence:
     """What is checked: the snapshot's bytes and, from a server, what stands beside it.
 
     `texts` maps a content hash to the text, without those that were erased; None where
-    the texts are not at hand (a file on its own).
+    the texts are not at hand (a file on its own). `labels` maps project and source id to
+    the label, access list included, that the index holds for the snapshot's version.
     """
 
     canonical: bytes
     request: bytes | None = None
     report: bytes | None = None
     texts: Mapping[str, str] | None = None
+    labels: Mapping[tuple[str, str], Label] | None = None
 
 
 def verify(evidence: Evidence, count_tokens: Callable[[str, str], int]) -> tuple[Check, ...]:
@@ -134,6 +136,7 @@ def _check_bound(document: dict[str, Any], evidence: Evidence) -> list[Check]:
                 lambda: equal("strategy", lambda: digest_value(json.loads(report)["strategy"])),
             ),
             _made("scope", lambda: _check_scope(document, json.loads(report))),
+            _made("access", lambda: _check_access(document, json.loads(report), evidence.labels)),
         ]
     return checks
 
@@ -246,6 +249,26 @@ def _check_scope(document: dict[str, Any], report: dict[str, Any]) -> Check:
         ):
             return Check("scope", False, f"the item of rank {item['rank']} is out of scope")
     return Check("scope", True, f"{len(document['items'])} items are admitted by {expected}")
+
+
+def _check_access(
+    document: dict[str, Any],
+    report: dict[str, Any],
+    labels: Mapping[tuple[str, str], Label] | None,
+) -> Check:
+    """The predicate admits every retrieved item by the label that is stored for it."""
+    if labels is None:
+        return Check("access", True, "not evaluated again: the stored labels are not at hand")
+    predicate = predicate_of(report["scope"]["predicate"])
+    retrieved = [item for item in document["items"] if "indexVersion" in item]
+    for item in retrieved:
+        label = labels.get((item["project"], item["sourceId"]))
+        if label is None:
+            return Check("access", False, f"no source is stored for the item {item['rank']}")
+        shown = replace(label, allow=None, deny=())
+        if shown != label_of(item) or not predicate.admits(label, item["sourceId"]):
+            return Check("access", False, f"the stored label of item {item['rank']} refuses it")
+    return Check("access", True, f"the stored labels of {len(retrieved)} items admit them")
 
 
 def _is_predicate_of(scope: Mapping[str, Any], predicate: Predicate) -> bool:

@@ -57,6 +57,7 @@ class StoredSnapshot:
     request: bytes
     report: bytes
     timings_ms: Mapping[str, int]
+    index_version: int
     created_at: datetime
 
 

@@ -67,10 +67,12 @@ _PUT: Final = Statement(
     _PUT_SQL.format(claim="SELECT true", **_ARRAYS), _PUT_ANSWER, adds_tenant=True
 )
 
-_STORED_COLUMNS = "s.hash, s.canonical, s.request, s.report, s.timings, s.created_at"
+_STORED_COLUMNS = (
+    "s.hash, s.canonical, s.request, s.report, s.timings, s.index_version, s.created_at"
+)
 _STORED_ANSWER = (
     "hash bytea, canonical bytea, request bytea, report bytea, timings jsonb, "
-    "created_at timestamptz"
+    "index_version bigint, created_at timestamptz"
 )
 _TEXTS: Final = Statement(
     """
@@ -261,6 +263,7 @@ def _stored(rows: Sequence[sa.Row[Any]]) -> StoredSnapshot | None:
         request=row.request,
         report=row.report,
         timings_ms=row.timings,
+        index_version=row.index_version,
         created_at=row.created_at,
     )
 

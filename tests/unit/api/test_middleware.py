@@ -76,7 +76,10 @@ async def test_the_id_replaces_one_that_the_application_set() -> None:
 async def test_log_lines_of_concurrent_requests_carry_their_own_ids() -> None:
     logs = structlog.testing.LogCapture()
     before = structlog.get_config()
-    structlog.configure(processors=[structlog.contextvars.merge_contextvars, logs])
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, logs],
+        wrapper_class=structlog.make_filtering_bound_logger(0),
+    )
     try:
         async with http_client(RequestIdMiddleware(answer_id)) as client:
             calls = (client.get("/", headers={"x-request-id": f"r{n}"}) for n in range(20))

@@ -1,0 +1,90 @@
+"""The answers of the calls that read, as clients see them. Only described, never validated."""
+
+from typing import Any, Literal
+
+from app.api.strict_model import Instant, StrictModel, Uuid
+
+JsonObject = dict[str, Any]
+
+
+class SnapshotLine(StrictModel):
+    """A line of a listing."""
+
+    hash: str
+    snapshot_id: Uuid
+    run_id: Uuid
+    step_id: Uuid | None
+    attempt_id: Uuid
+    created_at: Instant
+    used_tokens: int
+    degraded: tuple[str, ...]
+
+
+class SnapshotPage(StrictModel):
+    snapshots: tuple[SnapshotLine, ...]
+    next_cursor: str | None
+
+
+class ItemContent(StrictModel):
+    """The exact text of one item; null when it was erased."""
+
+    rank: int
+    content_hash: str
+    text: str | None
+    erased: bool
+
+
+class Contents(StrictModel):
+    contents: tuple[ItemContent, ...]
+
+
+class Message(StrictModel):
+    role: Literal["system", "user"]
+    content: str
+
+
+class Messages(StrictModel):
+    """A prompt in the format `messages`."""
+
+    messages: tuple[Message, ...]
+
+
+class ReportAnswer(StrictModel):
+    """How a snapshot came about; only `report` is bound by hash."""
+
+    report: JsonObject
+    timings: dict[str, int]
+
+
+class CheckLine(StrictModel):
+    name: str
+    ok: bool
+    detail: str
+
+
+class Verification(StrictModel):
+    ok: bool
+    checks: tuple[CheckLine, ...]
+
+
+class ExplanationStage(StrictModel):
+    stage: str
+    outcome: str
+    detail: str
+
+
+class ExplanationAnswer(StrictModel):
+    stages: tuple[ExplanationStage, ...]
+
+
+class StrategyPage(StrictModel):
+    strategies: tuple[JsonObject, ...]
+
+
+class Health(StrictModel):
+    status: Literal["ok"]
+
+
+class ReadinessAnswer(StrictModel):
+    ready: bool
+    checks: tuple[CheckLine, ...]

@@ -1,0 +1,105 @@
+"""Why a source is in a snapshot or out of it, stage by stage. Pure.
+
+Guarantees: a source that the reader may not know is explained word for word like one that
+does not exist.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.scope.access import Predicate
+from app.scope.label import Label
+from app.scope.vocabulary import ALL_PROJECTS
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One stage: `outcome` is a word for programs, `detail` a sentence."""
+
+    stage: str
+    outcome: str
+    detail: str
+
+
+def explain(
+    document: Mapping[str, Any],
+    predicate: Predicate,
+    label: Label | None,
+    project: str,
+    source_id: str,
+) -> tuple[Explanation, ...]:
+    """The stages in the order in which they work, up to the one that decided.
+
+    `label` is the source's at the snapshot's index version; None where it was not there, or
+    is not the reader's to know. `predicate` is what the snapshot's retrievers were given.
+    """
+
+    def of_source(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        return [
+            entry
+            for entry in entries
+            if entry["project"] == project and entry["sourceId"] == source_id
+        ]
+
+    items, exclusions = of_source(document["items"]), of_source(document["exclusions"])
+    inline = [item for item in items if "indexVersion" not in item]
+    stages = [_inline_stage(item) for item in inline]
+    denied = [entry for entry in exclusions if entry["reason"] == "denied"]
+    stages += [Explanation("naming", "denied", entry["detail"]) for entry in denied]
+    if label is None:
+        if stages:
+            return tuple(stages)
+        return (Explanation("index", "absent", "no source of this name was in the index"),)
+    stages.append(Explanation("index", "live", "the source was in the index at that version"))
+    refusals = refused_by(predicate, label, source_id)
+    if refusals:
+        return (*stages, Explanation("scope", "refused", "; ".join(refusals)))
+    stages.append(Explanation("scope", "admitted", f"by {predicate.digest}"))
+    shown = [item for item in items if "indexVersion" in item]
+    left_out = [entry for entry in exclusions if entry["reason"] != "denied"]
+    if not shown and not left_out:
+        detail = "no retriever returned a chunk of it: no common term, or below the limit"
+        return (*stages, Explanation("retrieval", "not-found", detail))
+    chunks = len(shown) + len(left_out)
+    stages.append(Explanation("retrieval", "found", f"{chunks} chunks were candidates"))
+    return (*stages, *map(_item_stage, shown), *map(_exclusion_stage, left_out))
+
+
+def refused_by(predicate: Predicate, label: Label, source_id: str) -> list[str]:
+    """What of a predicate does not admit a source, as sentences."""
+    floor, ceiling = predicate.min_trust_tier, predicate.max_classification
+    allow = label.allow
+    conditions = (
+        (
+            predicate.projects != (ALL_PROJECTS,) and label.project not in predicate.projects,
+            "its project is not in the scope",
+        ),
+        (label.knowledge_class not in predicate.classes, "its class is not in the scope"),
+        (label.classification.rank > ceiling.rank, f"its classification is above {ceiling}"),
+        (
+            floor is not None and label.trust_tier.rank > floor.rank,
+            f"its trust tier is below {floor}",
+        ),
+        (any(name in predicate.deny_principals for name in label.deny), "its list denies"),
+        (
+            allow is not None and not any(name in predicate.allow_principals for name in allow),
+            "its list does not allow",
+        ),
+        (not predicate.sources.admit(source_id), "the request's patterns leave it out"),
+    )
+    return [sentence for refused, sentence in conditions if refused]
+
+
+def _inline_stage(item: Mapping[str, Any]) -> Explanation:
+    return Explanation("inline", "item", f"came with the request; rank {item['rank']}")
+
+
+def _item_stage(item: Mapping[str, Any]) -> Explanation:
+    detail = f"chunk {item['chunkId']} has rank {item['rank']} and {item['tokens']} tokens"
+    return Explanation("packing", "item", detail)
+
+
+def _exclusion_stage(entry: Mapping[str, Any]) -> Explanation:
+    stage = {"duplicate": "dedupe", "stale": "freshness"}.get(entry["reason"], "packing")
+    return Explanation(stage, entry["reason"], f"chunk {entry.get('chunkId')}: {entry['detail']}")
