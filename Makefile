@@ -27,7 +27,7 @@ serve: $(READY) ## Keep the service running, on the embedded database unless CTX
 	$(BIN)/ctxsnap serve $(ARGS)
 
 test: $(READY) ## Run the suite with branch coverage, without what is marked long
-	$(BIN)/pytest -m "not long" --cov --cov-report=term $(ARGS)
+	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
 test-long: $(READY) ## Run the full-size properties and faults
 	CTXSNAP_FULL_SIZE=1 $(BIN)/pytest -m "long or full_size" $(ARGS)

@@ -66,7 +66,7 @@ def test_a_recorded_snapshot_passes_every_check(name: str) -> None:
     snapshot, request, report = (read(name, suffix) for suffix in SUFFIXES[:3])
     evidence = Evidence(snapshot, request, report, texts)
     checks = verify(evidence, COUNTER.count)
-    assert len(checks) == 10
+    assert len(checks) == 11
     assert [check for check in checks if not check.ok] == []
 
 

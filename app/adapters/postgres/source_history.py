@@ -14,17 +14,17 @@ from app.storage.labels import IndexVersion, SourceFacts, SourceName
 
 _FACTS: Final = Statement(
     """
-    SELECT then.source_id, then.revision, l.project, l.class, l.classification, l.trust_tier,
+    SELECT v.source_id, v.revision, l.project, l.class, l.classification, l.trust_tier,
         l.allow, l.deny, p.project, p.class, p.classification, p.trust_tier, p.allow, p.deny
     FROM jsonb_array_elements($2->'names') AS name CROSS JOIN LATERAL (
         SELECT * FROM source_versions WHERE tenant_key = $1 AND project = name->>0
         AND source_id = name->>1 AND valid_from <= ($2->>'version')::bigint
         AND valid_to > ($2->>'version')::bigint LIMIT 1
-    ) then CROSS JOIN LATERAL (
+    ) v CROSS JOIN LATERAL (
         SELECT label_key FROM source_versions WHERE tenant_key = $1 AND project = name->>0
         AND source_id = name->>1 ORDER BY valid_to DESC LIMIT 1
     ) present CROSS JOIN LATERAL (
-        SELECT * FROM labels WHERE tenant_key = $1 AND label_key = then.label_key LIMIT 1
+        SELECT * FROM labels WHERE tenant_key = $1 AND label_key = v.label_key LIMIT 1
     ) l CROSS JOIN LATERAL (
         SELECT * FROM labels WHERE tenant_key = $1 AND label_key = present.label_key LIMIT 1
     ) p

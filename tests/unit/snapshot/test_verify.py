@@ -59,6 +59,7 @@ NAMES = [
     "report",
     "strategy",
     "scope",
+    "access",
     "contents",
     "budget",
 ]
@@ -366,7 +367,7 @@ def test_members_that_the_given_schema_leaves_open_are_missed(edit: Edit) -> Non
     [b"", b"garbage", b"[]", b"null", b"{}", b'{"strategy":1.5}', b"[" * 200_000, b"\xff"],
 )
 def test_a_report_that_cannot_be_read_fails_what_depends_on_it(report: bytes) -> None:
-    expected = {"report", "strategy", "scope"}
+    expected = {"report", "strategy", "scope", "access"}
     assert failed(replace(SOUND, report=report)) == expected
     bound = forged(put(digest_bytes(report), "budget", "assembly", "reportHash"))
     assert failed(replace(bound, report=report)) == expected - {"report"}
