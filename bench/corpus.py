@@ -116,6 +116,7 @@ class _TextOfHtml(HTMLParser):
         self._hidden = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
         self._hidden += tag in self._HIDDEN
         self._break_at(tag)
 
