@@ -70,10 +70,11 @@ def drafts_of(documents: Iterable[Document], *, label_per_source: bool) -> Itera
     """Sources over the projects: the next one always goes to the project with fewest chunks."""
     held = [(0, project) for project in PROJECTS]
     for document in documents:
+        parts: list[tuple[str, tuple[str, ...]]]
         if label_per_source:
             parts = [(f"{document.path}#{at}", (text,)) for at, text in enumerate(document.chunks)]
         else:
-            parts = [(document.path, document.chunks)]
+            parts = [(document.path, tuple(document.chunks))]
         for source_id, texts in parts:
             chunks, project = held[0]
             heapq.heapreplace(held, (chunks + len(texts), project))

@@ -74,9 +74,7 @@ class Running:
 
 
 @asynccontextmanager
-async def service(
-    data_dir: Path, tenant: str, headers: TokenFactory | None = None, **settings: str
-) -> AsyncIterator[Running]:
+async def service(data_dir: Path, tenant: str, **settings: str) -> AsyncIterator[Running]:
     process = await asyncio.create_subprocess_exec(
         shutil.which("ctxsnap", path=str(CTXSNAP.parent)) or CTXSNAP,
         "serve",
