@@ -63,7 +63,11 @@ def test_key_servers_are_named_by_https_or_on_loopback(url: str) -> None:
     assert IssuerConfig(ISSUER, (AUDIENCE,), jwks_url=url).jwks_url == url
 
 
-@pytest.mark.parametrize("secret", [b"", b"short", SECRET[:31], RSA.as_pem(), EC.as_der()])
+@pytest.mark.parametrize(
+    "secret",
+    [b"", b"short", SECRET[:31], RSA.as_pem(), EC.as_der()],
+    ids=["empty", "short", "31 bytes", "RSA key", "EC key"],
+)
 def test_a_secret_that_is_short_or_a_public_key_is_not_configured(secret: bytes) -> None:
     with pytest.raises(ConfigurationError):
         verifier_of(IssuerConfig(ISSUER, (AUDIENCE,), hs256_secret=secret))
