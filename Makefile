@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test test-long check format migrate openapi quality bench lock clean
+.PHONY: help demo serve test coverage test-long check format migrate openapi quality bench lock clean
 
 help: ## Show this list
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -26,7 +26,10 @@ demo: $(READY) ## Start on the embedded database, index a sample, assemble a sna
 serve: $(READY) ## Keep the service running, on the embedded database unless CTXSNAP_DATABASE_URL is set
 	$(BIN)/ctxsnap serve $(ARGS)
 
-test: $(READY) ## Run the suite with branch coverage, without what is marked long
+test: $(READY) ## Run the suite without what is marked long, on two processes
+	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile $(ARGS)
+
+coverage: $(READY) ## Run the suite as `test` does and show branch coverage; slower
 	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile --cov --cov-report=term $(ARGS)
 
 test-long: $(READY) ## Run the full-size properties and faults

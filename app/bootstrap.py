@@ -12,6 +12,7 @@ import structlog
 
 from app.adapters.development_key import load_or_create_development_key, select_issuers
 from app.adapters.jose import IssuerConfig, TokenVerifier
+from app.adapters.postgres.audit_log import PostgresAuditLog
 from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import EmbeddedPostgres, start_embedded
 from app.adapters.postgres.index_views import PostgresIndexViews
@@ -22,6 +23,7 @@ from app.adapters.postgres.source_history import PostgresSourceHistory
 from app.adapters.postgres.source_index import PostgresSourceIndex
 from app.adapters.tokens import TiktokenCounter
 from app.api.parts import Parts
+from app.audit.sealer import Sealer
 from app.config import IssuerSettings, Settings
 from app.errors import ServiceError
 from app.indexing.preparation import ENGINE, SourcePreparer
@@ -63,6 +65,9 @@ async def running_application(settings: Settings) -> AsyncIterator[Parts]:
         # The rank files take most of a second to load: before the first request, not in it.
         for encoding in STORED_ENCODINGS:
             await asyncio.to_thread(tokens.count, "", encoding)
+        audit = PostgresAuditLog(database)
+        sealer = Sealer(audit, interval_s=settings.audit_seal_interval_s, now=_now)
+        await stack.enter_async_context(sealer.running())
         yield Parts(
             services=Services(
                 strategies=strategies,
@@ -78,8 +83,14 @@ async def running_application(settings: Settings) -> AsyncIterator[Parts]:
             preparer=source_preparer(tokens, settings.max_chunk_tokens),
             verifier=verifier,
             readiness=partial(_readiness, database),
-            now=lambda: datetime.now(UTC),
+            audit=audit,
+            sealer=sealer,
+            now=_now,
         )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _readiness(database: Database) -> tuple[Readiness, ...]:

@@ -93,6 +93,9 @@ class Settings(BaseSettings):
     clock_skew_s: int = Field(
         30, ge=0, le=300, description="Seconds by which clocks of issuers may differ."
     )
+    audit_seal_interval_s: float = Field(
+        10.0, gt=0, description="Seconds between two rounds of sealing the audit log."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level of log lines."
     )

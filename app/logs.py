@@ -21,6 +21,11 @@ def configure_logs(level: str) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=_to_standard_error,
         cache_logger_on_first_use=False,
     )
+
+
+def _to_standard_error(*_: object) -> structlog.WriteLogger:
+    """Looked up at each line: who redirects standard error later takes the lines along."""
+    return structlog.WriteLogger(sys.stderr)

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.api import operations, snapshots, sources, strategies
+from app.api import audit, operations, snapshots, sources, strategies
+from app.api.middleware.audit import AuditMiddleware
 from app.api.middleware.body_limit import BodyLimitMiddleware
 from app.api.middleware.metrics import MetricsMiddleware
 from app.api.middleware.request_id import RequestIdMiddleware
@@ -55,7 +56,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     install_openapi(app)
     app.state.metrics = Metrics()
     install_problem_handlers(app)
-    for module in (snapshots, sources, strategies, operations):
+    for module in (snapshots, sources, strategies, audit, operations):
         app.include_router(module.router)
     # Added from the inside out: the first to see a request is the last one here.
     app.add_middleware(
@@ -63,6 +64,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         max_body_bytes=settings.max_body_bytes,
         max_load_bytes=settings.max_load_bytes,
     )
+    # Twice: what is raised further in is an answer too, of which the audit log tells.
+    app.add_middleware(ProblemMiddleware)
+    app.add_middleware(AuditMiddleware, metrics=app.state.metrics)
     app.add_middleware(
         ScopeEnforcementMiddleware,
         verifier=_StartedVerifier(app),

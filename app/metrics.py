@@ -32,6 +32,11 @@ class Metrics:
             ["retriever"],
             registry=self.registry,
         )
+        self.audit_failures = Counter(
+            "ctxsnap_audit_failures",
+            "Calls that could not be written to the audit log, and were refused for it.",
+            registry=self.registry,
+        )
 
     def render(self) -> bytes:
         """The exposition format."""

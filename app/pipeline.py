@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from app.audit.event import AuditEvent
 from app.canonical import Digest, digest_text, digest_to_bytes, digest_value
 from app.errors import InvalidRequestError, PinUnavailableError
 from app.packing.rendering import FORMATS
@@ -54,13 +55,17 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request with who sent it and when; `dry_run` stores nothing."""
+    """One request with who sent it and when; `dry_run` stores nothing.
+
+    When a new snapshot is stored, so is `event`, told the hash, in the same transaction.
+    """
 
     grant: Grant
     request: CreateSnapshot
     evaluated_at: datetime
     refresh: bool = False
     dry_run: bool = False
+    event: AuditEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,16 +347,17 @@ async def _store(
     outcomes: tuple[LegOutcome, ...],
 ) -> Answer:
     tenant = call.grant.tenant
+    event = call.event and call.event.about(snapshot=record.hash)
     if call.refresh:
-        outcome = await services.snapshots.put(tenant, record)
+        outcome = await services.snapshots.put(tenant, record, event)
     else:
-        outcome = await services.snapshots.put_if_absent(tenant, record, repeat_key)
+        outcome = await services.snapshots.put_if_absent(tenant, record, repeat_key, event)
         if outcome is PutOutcome.REPEAT_TAKEN:
             # Another call was first. What it stored may have become unreadable since.
             known = await _find_repeat(services, call, repeat_key)
             if known is not None:
                 return known
-            outcome = await services.snapshots.put(tenant, record)
+            outcome = await services.snapshots.put(tenant, record, event)
     created = outcome is PutOutcome.STORED
     return Answer(record.canonical, record.hash, created, outcomes)
 

@@ -40,7 +40,10 @@ class ItemText:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReader:
-    """Reads for a grant; every method raises NotFoundError outside of it."""
+    """Reads for a grant; `get` raises NotFoundError outside of it.
+
+    The other methods take what `get` returned for the same grant.
+    """
 
     snapshots: SnapshotStore
     tokens: TokenCounter
@@ -57,9 +60,8 @@ class SnapshotReader:
     ) -> tuple[SnapshotSummary, ...]:
         return await self.snapshots.list_snapshots(whole_grant(grant).predicate, wanted)
 
-    async def contents(self, grant: Grant, ref: str) -> tuple[ItemText, ...]:
+    async def contents(self, grant: Grant, stored: StoredSnapshot) -> tuple[ItemText, ...]:
         """The texts in the order of their ranks."""
-        stored = await self.get(grant, ref)
         items = json.loads(stored.canonical)["items"]
         texts = await self._texts(grant.tenant, stored.hash, items)
         return tuple(
@@ -67,12 +69,11 @@ class SnapshotReader:
             for item in items
         )
 
-    async def prompt(self, grant: Grant, ref: str) -> JsonValue:
+    async def prompt(self, grant: Grant, stored: StoredSnapshot) -> JsonValue:
         """What goes to the model: a text, or a list of messages.
 
         Raises NotFoundError with code `content-erased` when a text is gone for good.
         """
-        stored = await self.get(grant, ref)
         document = json.loads(stored.canonical)
         items = document["items"]
         texts = await self._texts(grant.tenant, stored.hash, items)
@@ -83,9 +84,8 @@ class SnapshotReader:
             )
         return await asyncio.to_thread(_render, items, texts, document["budget"]["format"])
 
-    async def verify(self, grant: Grant, ref: str) -> tuple[Check, ...]:
+    async def verify(self, grant: Grant, stored: StoredSnapshot) -> tuple[Check, ...]:
         """All checks, and first whether the document is the one of the hash it is kept under."""
-        stored = await self.get(grant, ref)
         texts, labels, untouched = None, None, _has_its_hash(stored)
         if untouched:
             # Where texts are kept is read from the document, once it is known to be ours.
@@ -100,10 +100,9 @@ class SnapshotReader:
         return (Check("reference", untouched, f"kept under {stored.hash}"), *checks)
 
     async def explain(
-        self, grant: Grant, ref: str, project: str, source_id: str
+        self, grant: Grant, stored: StoredSnapshot, project: str, source_id: str
     ) -> tuple[Explanation, ...]:
         """Why a source is in or out; one that the grant does not admit is like no source."""
-        stored = await self.get(grant, ref)
         version = IndexVersion(stored.index_version)
         facts = await self.history.facts(grant.tenant, version, [(project, source_id)])
         found, own, label = facts.get((project, source_id)), whole_grant(grant).predicate, None

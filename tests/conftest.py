@@ -101,7 +101,8 @@ def development_key(data_dir: Path) -> DevelopmentKey:
 @pytest.fixture(scope="session")
 def service_settings(migrated: EmbeddedDatabase, data_dir: Path) -> Settings:
     values: dict[str, Any] = {"database_url": migrated.serving_url, "data_dir": data_dir}
-    return Settings(**values, log_level="warning")
+    # Rounds of sealing would come at times of their own.
+    return Settings(**values, log_level="warning", audit_seal_interval_s=3600)
 
 
 @pytest.fixture(scope="session")

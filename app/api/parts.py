@@ -7,7 +7,10 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from app.api.audit_trail import Trail
 from app.api.middleware.scope import TokenVerifier
+from app.audit.log import AuditLog
+from app.audit.sealer import Sealer
 from app.errors import PermissionMissingError
 from app.indexing.index import SourceIndex
 from app.indexing.preparation import SourcePreparer
@@ -28,6 +31,8 @@ class Parts:
     index: SourceIndex
     preparer: SourcePreparer
     verifier: TokenVerifier
+    audit: AuditLog
+    sealer: Sealer
     readiness: Callable[[], Awaitable[tuple[Readiness, ...]]]
     now: Callable[[], datetime]
 
@@ -40,6 +45,11 @@ def parts_of(request: Request) -> Parts:
 def metrics_of(request: Request) -> Metrics:
     metrics: Metrics = request.app.state.metrics
     return metrics
+
+
+def trail_of(request: Request) -> Trail:
+    trail: Trail = request.state.trail
+    return trail
 
 
 def permitted(permission: Permission) -> Callable[[Request], Grant]:
@@ -58,6 +68,7 @@ def permitted(permission: Permission) -> Callable[[Request], Grant]:
 
 
 PartsParameter = Annotated[Parts, Depends(parts_of)]
+TrailParameter = Annotated[Trail, Depends(trail_of)]
 MetricsParameter = Annotated[Metrics, Depends(metrics_of)]
 Assembler = Annotated[Grant, Depends(permitted(Permission.SNAPSHOTS_ASSEMBLE))]
 SnapshotReading = Annotated[Grant, Depends(permitted(Permission.SNAPSHOTS_READ))]

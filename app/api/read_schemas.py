@@ -2,6 +2,9 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
+
 from app.api.strict_model import Instant, StrictModel, Uuid
 
 JsonObject = dict[str, Any]
@@ -88,3 +91,40 @@ class Health(StrictModel):
 class ReadinessAnswer(StrictModel):
     ready: bool
     checks: tuple[CheckLine, ...]
+
+
+class AuditEventLine(StrictModel):
+    """One call; `action` is its operationId, `code` what it came to or why it was refused."""
+
+    id: Uuid
+    at: Instant
+    subject: str
+    # The factories keep `"default": null` out of the schema: absent members are left out.
+    agent: str | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+    action: str
+    outcome: Literal["allowed", "refused", "failed"]
+    code: str | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+    request_id: str | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+    targets: JsonObject
+
+
+class AuditPage(StrictModel):
+    events: tuple[AuditEventLine, ...]
+    next_cursor: str | None
+
+
+class SealLine(StrictModel):
+    """A batch of events, bound to the seal before by its hash; the first one has none."""
+
+    sequence: int
+    sealed_at: Instant
+    previous: str | None
+    hash: str
+    count: int
+    events: tuple[AuditEventLine, ...]
+
+
+class SealPage(StrictModel):
+    tenant: str
+    seals: tuple[SealLine, ...]
+    next_cursor: str | None

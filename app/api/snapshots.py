@@ -8,13 +8,16 @@ import structlog
 from fastapi import APIRouter, Query, Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.api.audit_trail import Trail
 from app.api.openapi_document import SNAPSHOT_SCHEMA, TEXT_SCHEMA
 from app.api.parts import (
     Assembler,
     AuditReading,
     MetricsParameter,
+    Parts,
     PartsParameter,
     SnapshotReading,
+    TrailParameter,
 )
 from app.api.read_schemas import (
     Contents,
@@ -42,7 +45,8 @@ from app.canonical import Digest
 from app.errors import NotFoundError
 from app.metrics import Metrics
 from app.pipeline import Answer, Call, create_snapshot
-from app.storage.snapshots import SnapshotFilter, SnapshotSummary
+from app.scope.grant import Grant
+from app.storage.snapshots import SnapshotFilter, SnapshotSummary, StoredSnapshot
 
 _log = structlog.get_logger()
 
@@ -73,14 +77,24 @@ async def post_snapshot(
     grant: Assembler,
     parts: PartsParameter,
     metrics: MetricsParameter,
+    trail: TrailParameter,
     refresh: Annotated[bool, Query(description="Assemble anew, also for a repeat.")] = False,
 ) -> Response:
     """Retrieve, rank and pack what this attempt may know, and keep exactly that.
 
     The same body under the same scope returns the first snapshot.
     """
-    call = Call(grant, body.to_core(grant), evaluated_at=parts.now(), refresh=refresh)
+    trail.note(runId=body.run_id, attemptId=body.attempt_id)
+    call = Call(
+        grant,
+        body.to_core(grant),
+        evaluated_at=parts.now(),
+        refresh=refresh,
+        event=trail.allowed("assembled"),
+    )
     answer = await create_snapshot(parts.services, call)
+    trail.note(snapshot=answer.hash)
+    trail.settle("assembled" if answer.created else "repeat", stored=answer.created)
     _account(answer, metrics)
     return _snapshot_response(answer)
 
@@ -172,11 +186,13 @@ def _summary(one: SnapshotSummary) -> dict[str, object]:
     }
 
 
-def _known_ref(ref: str) -> str:
-    """A hash, or a snapshot id in lower case; anything else is unknown like any other."""
+async def _found(ref: str, grant: Grant, parts: Parts, trail: Trail) -> StoredSnapshot:
+    """The snapshot of a hash or an id; anything else is unknown like any other."""
     if not _REF.fullmatch(ref):
         raise NotFoundError("No such snapshot.")
-    return ref.lower()
+    stored = await parts.reader.get(grant, ref.lower())
+    trail.note(snapshot=stored.hash)
+    return stored
 
 
 @router.get(
@@ -189,10 +205,14 @@ def _known_ref(ref: str) -> str:
     },
 )
 async def get_snapshot(
-    ref: str, request: Request, grant: SnapshotReading, parts: PartsParameter
+    ref: str,
+    request: Request,
+    grant: SnapshotReading,
+    parts: PartsParameter,
+    trail: TrailParameter,
 ) -> Response:
     """Byte-identical to what was returned first; `ref` is the hash or the snapshot id."""
-    stored = await parts.reader.get(grant, _known_ref(ref))
+    stored = await _found(ref, grant, parts, trail)
     return tagged_response(request, stored.canonical, stored.hash)
 
 
@@ -202,8 +222,10 @@ async def get_snapshot(
     summary="Read the texts of a snapshot",
     responses={200: {"model": Contents}, **problems(403, 404, 503)},
 )
-async def get_contents(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
-    texts = await parts.reader.contents(grant, _known_ref(ref))
+async def get_contents(
+    ref: str, grant: SnapshotReading, parts: PartsParameter, trail: TrailParameter
+) -> Response:
+    texts = await parts.reader.contents(grant, await _found(ref, grant, parts, trail))
     contents = [
         {
             "rank": one.rank,
@@ -225,9 +247,11 @@ async def get_contents(ref: str, grant: SnapshotReading, parts: PartsParameter) 
         **problems(403, 404, 503),
     },
 )
-async def get_prompt(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
+async def get_prompt(
+    ref: str, grant: SnapshotReading, parts: PartsParameter, trail: TrailParameter
+) -> Response:
     """In the snapshot's format: a text, or `{"messages": […]}`."""
-    prompt = await parts.reader.prompt(grant, _known_ref(ref))
+    prompt = await parts.reader.prompt(grant, await _found(ref, grant, parts, trail))
     if isinstance(prompt, str):
         return PlainTextResponse(prompt, headers=PRIVATE)
     return json_response({"messages": prompt}, headers=PRIVATE)
@@ -239,9 +263,11 @@ async def get_prompt(ref: str, grant: SnapshotReading, parts: PartsParameter) ->
     summary="Read how a snapshot came about",
     responses={200: {"model": ReportAnswer}, **problems(403, 404, 503)},
 )
-async def get_report(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
+async def get_report(
+    ref: str, grant: SnapshotReading, parts: PartsParameter, trail: TrailParameter
+) -> Response:
     """`report` is bound to the snapshot by hash, `timings` (milliseconds) are not."""
-    stored = await parts.reader.get(grant, _known_ref(ref))
+    stored = await _found(ref, grant, parts, trail)
     timings = json_response(dict(stored.timings_ms)).body
     body = b'{"report":%b,"timings":%b}' % (stored.report, bytes(timings))
     return Response(body, media_type="application/json", headers=PRIVATE)
@@ -253,8 +279,10 @@ async def get_report(ref: str, grant: SnapshotReading, parts: PartsParameter) ->
     summary="Check a snapshot again from its stored bytes",
     responses={200: {"model": Verification}, **problems(403, 404, 503)},
 )
-async def verify_snapshot(ref: str, grant: SnapshotReading, parts: PartsParameter) -> Response:
-    checks = await parts.reader.verify(grant, _known_ref(ref))
+async def verify_snapshot(
+    ref: str, grant: SnapshotReading, parts: PartsParameter, trail: TrailParameter
+) -> Response:
+    checks = await parts.reader.verify(grant, await _found(ref, grant, parts, trail))
     return json_response(
         {
             "ok": all(check.ok for check in checks),
@@ -276,13 +304,15 @@ async def explain_snapshot(
     ref: str,
     grant: AuditReading,
     parts: PartsParameter,
+    trail: TrailParameter,
     project: Annotated[str, Query(min_length=1, max_length=128)],
     source_id: Annotated[
         str, Query(alias="sourceId", min_length=1, max_length=MAX_SOURCE_ID_CHARS)
     ],
 ) -> Response:
     """Stage by stage, up to the one that decided; needs `audit:read`."""
-    stages = await parts.reader.explain(grant, _known_ref(ref), project, source_id)
+    stored = await _found(ref, grant, parts, trail)
+    stages = await parts.reader.explain(grant, stored, project, source_id)
     return json_response(
         {
             "stages": [

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api.parts import IndexReading, IndexWriting, PartsParameter
+from app.api.parts import IndexReading, IndexWriting, PartsParameter, TrailParameter
 from app.api.responses import PRIVATE, decode_cursor, encode_cursor, json_response, problems
 from app.api.shared_schemas import MAX_SOURCE_ID_CHARS
 from app.api.source_schemas import (
@@ -49,12 +49,16 @@ SourceIdQuery = Annotated[str, _SOURCE_ID]
     },
 )
 @accepts_ndjson("sources")
-async def put_sources(body: PutSourcesBody, grant: IndexWriting, parts: PartsParameter) -> Response:
+async def put_sources(
+    body: PutSourcesBody, grant: IndexWriting, parts: PartsParameter, trail: TrailParameter
+) -> Response:
     """One call is one index version; sending what is there already changes nothing."""
     drafts = body.to_core(grant)
+    trail.note_sources([(draft.label.project, draft.source_id) for draft in drafts])
     refuse_beyond_grant(grant, tuple(draft.label for draft in drafts), "/sources")
     prepared = await asyncio.to_thread(lambda: [parts.preparer.prepare(one) for one in drafts])
-    change = await parts.index.put_sources(grant, prepared)
+    change = await parts.index.put_sources(grant, prepared, trail.allowed())
+    trail.settle(stored=change.changed)
     return json_response(
         {
             "indexVersion": change.index_version,
@@ -126,13 +130,16 @@ def _source(one: IndexedSource) -> dict[str, object]:
     responses={200: {"model": DeletedBody}, **problems(403, 404, 422, 503)},
 )
 async def delete_source(
-    grant: IndexWriting, parts: PartsParameter, project: ProjectQuery, source_id: SourceIdQuery
+    grant: IndexWriting,
+    parts: PartsParameter,
+    trail: TrailParameter,
+    project: ProjectQuery,
+    source_id: SourceIdQuery,
 ) -> Response:
-    if not grant.covers_project(project):
-        # Word for word what an unknown source gets.
-        version = await parts.index.delete_source(grant, "", source_id)
-    else:
-        version = await parts.index.delete_source(grant, project, source_id)
+    # Outside of the grant: word for word what an unknown source gets.
+    known = project if grant.covers_project(project) else ""
+    version = await parts.index.delete_source(grant, known, source_id, trail.allowed())
+    trail.settle(stored=True)
     return json_response({"indexVersion": version})
 
 

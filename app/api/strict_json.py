@@ -118,7 +118,7 @@ class _Parser:
                 f"This is not JSON: {error.msg} (line {error.lineno}, column {error.colno})."
             ) from error
         except RecursionError as error:
-            raise InvalidRequestError(self._too_deep) from error
+            raise InvalidRequestError(self._too_deep, pointers=("",)) from error
         if self._faults:
             self._refuse(value)
         if len(text) > self._max_depth and text.count("[") + text.count("{") > self._max_depth:

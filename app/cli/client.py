@@ -88,6 +88,27 @@ class ServiceClient:
                 return
             parameters["cursor"] = page["nextCursor"]
 
+    def audit_events(self, since: str | None = None) -> Iterator[dict[str, Any]]:
+        """The tenant's audit log, newest first, page by page."""
+        parameters = {"limit": str(_PAGE)} | ({} if since is None else {"since": since})
+        while True:
+            page = self._document(self._call("GET", "/audit", None, parameters))
+            yield from page["events"]
+            if not page.get("nextCursor"):
+                return
+            parameters["cursor"] = page["nextCursor"]
+
+    def audit_seals(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The name of the tenant with each of its seals, in order; the first call seals."""
+        parameters: dict[str, str] = {}
+        while True:
+            page = self._document(self._call("GET", "/audit/seals", None, parameters))
+            for seal in page["seals"]:
+                yield page["tenant"], seal
+            if not page.get("nextCursor"):
+                return
+            parameters["cursor"] = page["nextCursor"]
+
     def is_ready(self) -> bool:
         try:
             self._call("GET", "/readyz")

@@ -51,7 +51,7 @@ _LINE_CHARS = 120
 
 
 def demo() -> None:
-    """Index a sample, assemble a snapshot of it over HTTP, and show it.
+    """Index a sample, assemble a snapshot over HTTP, show it.
 
     Starts the service on the embedded database in CTXSNAP_DATA_DIR and stops it again.
     """

@@ -7,6 +7,7 @@ from typing import NoReturn
 import typer
 
 from app.cli.assemble import assemble
+from app.cli.audit import audit
 from app.cli.demo import demo
 from app.cli.failures import EXIT_CODES, report
 from app.cli.ingest import ingest
@@ -39,6 +40,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for name, command in _COMMANDS.items():
     application.command(name)(command)
+application.add_typer(audit, name="audit")
 
 
 def main() -> NoReturn:

@@ -22,7 +22,7 @@ def openapi(
         bool, typer.Option("--check", help="Write nothing; exit code 1 if the file differs.")
     ] = False,
 ) -> None:
-    """Export the OpenAPI document, or check that the exported one is up to date."""
+    """Export the OpenAPI document, or check the exported one."""
     wanted = openapi_text()
     if not check:
         try:

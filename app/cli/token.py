@@ -121,7 +121,9 @@ def print_token(
         int, typer.Option(help="Seconds until it expires.", min=1, max=MAX_LIFETIME_S)
     ] = 3600,
 ) -> None:
-    """Print a token signed with the local development key, and nothing else.
+    """Print a token signed with the local development key.
+
+    Nothing else is printed on standard output.
 
     The key lies in CTXSNAP_DATA_DIR and opens only a service that uses the same folder.
     """

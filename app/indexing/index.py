@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from app.audit.event import AuditEvent
 from app.indexing.source import LiveSum, PreparedSource
 from app.scope.access import Predicate
 from app.scope.grant import Grant
@@ -31,6 +32,11 @@ class IndexChange:
 
     index_version: int
     sources: tuple[SourceChange, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the call made a new version."""
+        return not all(source.unchanged for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +73,21 @@ class IndexDescription:
 
 
 class SourceIndex(Protocol):
-    async def put_sources(self, grant: Grant, sources: Sequence[PreparedSource]) -> IndexChange:
+    async def put_sources(
+        self, grant: Grant, sources: Sequence[PreparedSource], event: AuditEvent | None = None
+    ) -> IndexChange:
         """Add or replace sources, all or none.
+
+        Where something changed, and only then, the event is stored in the same transaction.
 
         Raises ScopeExceedsGrantError when a source that would be replaced lies above the
         writer's ceilings.
         """
 
-    async def delete_source(self, grant: Grant, project: str, source_id: str) -> int:
-        """End a source and return the new index version.
+    async def delete_source(
+        self, grant: Grant, project: str, source_id: str, event: AuditEvent | None = None
+    ) -> int:
+        """End a source and return the new index version; stores the event with it.
 
         Raises NotFoundError when there is none within the writer's ceilings.
         """

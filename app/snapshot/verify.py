@@ -257,9 +257,9 @@ def _check_access(
     labels: Mapping[tuple[str, str], Label] | None,
 ) -> Check:
     """The predicate admits every retrieved item by the label that is stored for it."""
+    predicate = predicate_of(report["scope"]["predicate"])
     if labels is None:
         return Check("access", True, "not evaluated again: the stored labels are not at hand")
-    predicate = predicate_of(report["scope"]["predicate"])
     retrieved = [item for item in document["items"] if "indexVersion" in item]
     for item in retrieved:
         label = labels.get((item["project"], item["sourceId"]))

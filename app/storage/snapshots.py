@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import Enum, auto
 from typing import Protocol
 
+from app.audit.event import AuditEvent
 from app.canonical import Digest
 from app.scope.access import Predicate
 from app.scope.vocabulary import Classification, KnowledgeClass
@@ -104,12 +105,21 @@ class TextKey:
 
 class SnapshotStore(Protocol):
     async def put_if_absent(
-        self, tenant: str, record: SnapshotRecord, repeat_key: bytes
+        self,
+        tenant: str,
+        record: SnapshotRecord,
+        repeat_key: bytes,
+        event: AuditEvent | None = None,
     ) -> PutOutcome:
-        """Store a snapshot unless its request has one already, known by `repeat_key`."""
+        """Store a snapshot unless its request has one already, known by `repeat_key`.
 
-    async def put(self, tenant: str, record: SnapshotRecord) -> PutOutcome:
-        """Store a snapshot whatever its request has."""
+        When it is STORED, and only then, so is the event, in the same transaction.
+        """
+
+    async def put(
+        self, tenant: str, record: SnapshotRecord, event: AuditEvent | None = None
+    ) -> PutOutcome:
+        """Store a snapshot whatever its request has; the event as above."""
 
     async def find_repeat(self, predicate: Predicate, repeat_key: bytes) -> StoredSnapshot | None:
         """The first snapshot of a request, if the predicate admits it today."""

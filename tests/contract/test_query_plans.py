@@ -52,6 +52,7 @@ COPIES = {
     "source_contents": 3,
     "postings": 3,
     "ended_postings": 60,
+    "audit_events": 60,
 }
 
 
@@ -259,6 +260,8 @@ async def explained(world: World, request: pytest.FixtureRequest) -> dict[str, l
             "/sources?project=p3&prefix=docs/2&limit=5",
             "/sources?limit=5",
             "/index",
+            "/audit?limit=5",
+            "/audit?limit=5&since=2020-01-01T00:00:00Z",
         ):
             await world.get(path, claims)
             found[path.replace(made["hash"], "hash").replace(made["snapshotId"], "id")] = plans[:]
@@ -283,7 +286,8 @@ async def test_the_world_is_big_enough_to_tell(world: World) -> None:
 async def test_every_request_was_explained(explained: dict[str, list[Explained]]) -> None:
     # find_repeat, open, postings, chosen, put
     assert len(explained["assemble"]) == 5
-    assert len(explained["repeat"]) == 1
+    # find_repeat, the audit log
+    assert len(explained["repeat"]) == 2
     assert all(explained.values())
     tables = {scan.table for plans in explained.values() for plan in plans for scan in plan.scans}
     assert tables >= set(COPIES) - {"index_versions", "tenants"}
@@ -368,7 +372,11 @@ async def test_chosen_chunks_are_looked_up_by_key(explained: dict[str, list[Expl
 async def test_one_snapshot_is_found_by_key(
     explained: dict[str, list[Explained]], name: str
 ) -> None:
-    for plan in explained[name]:
+    # The last one adds to the audit log and reads nothing.
+    *found, audited = explained[name]
+    assert found
+    assert audited.scans == ()
+    for plan in found:
         (scan,) = plan.of("snapshots")
         assert (scan.rows, scan.dropped_rows) == (1, 0)
         assert "hash = " in scan.condition or "snapshot_id = " in scan.condition

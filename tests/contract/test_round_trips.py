@@ -49,7 +49,7 @@ class Bounds:
 # servers, so that each statement needs BEGIN, its preparation and COMMIT of its own.
 BOUNDS: dict[Pooling, Bounds] = {
     "session": Bounds(adapter_call=3, create=8, repeat=3, read=3),
-    "transaction": Bounds(adapter_call=8, create=20, repeat=4, read=4),
+    "transaction": Bounds(adapter_call=8, create=20, repeat=8, read=8),
 }
 
 

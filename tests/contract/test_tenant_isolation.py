@@ -36,6 +36,9 @@ TABLES = (
     "snapshot_sources",
     "snapshot_contents",
     "repeats",
+    "audit_events",
+    "audit_unsealed",
+    "audit_seals",
 )
 _COUNTS = " UNION ALL ".join(
     f"SELECT '{name}' AS name, tenant_key, count(*) AS found FROM {name} GROUP BY tenant_key"
@@ -76,6 +79,9 @@ async def filled(
         }
         made = await client.post("/snapshots", json=request, headers=headers)
         assert made.status_code == 201, made.text
+        # Seals what was until here, and leaves an event of its own that is not sealed.
+        sealed = await client.get("/audit/seals", headers=headers)
+        assert sealed.status_code == 200, sealed.text
     return tenants
 
 

@@ -45,6 +45,9 @@ RIGHTS = {
     "snapshot_sources": {READ, ADD},
     "snapshot_contents": {READ, ADD},
     "repeats": {READ, ADD, CHANGE},
+    "audit_events": {READ, ADD},
+    "audit_unsealed": {READ, ADD, REMOVE},
+    "audit_seals": {READ, ADD},
 }
 
 _BY_NAME = "(name = current_setting('ctxsnap.tenant'::text, true))"
@@ -159,7 +162,7 @@ async def test_a_migration_that_fails_leaves_the_revision_before_it(
 ) -> None:
     await migrate_owned(scratch, OLDEST_FIRST[-2])
     async with connected(scratch.owner_url) as connection:
-        await connection.execute(sa.text("CREATE TABLE repeats (in_the_way boolean)"))
+        await connection.execute(sa.text("CREATE TABLE audit_seals (in_the_way boolean)"))
         await connection.commit()
     with pytest.raises(ServiceError, match="42P07"):
         await migrate_owned(scratch)
@@ -167,8 +170,8 @@ async def test_a_migration_that_fails_leaves_the_revision_before_it(
         assert await values(connection, "SELECT version_num FROM alembic_version") == [
             OLDEST_FIRST[-2]
         ]
-        assert await values(connection, "SELECT to_regclass('snapshots')") == [None]
-        await connection.execute(sa.text("DROP TABLE repeats"))
+        assert await values(connection, "SELECT to_regclass('audit_events')") == [None]
+        await connection.execute(sa.text("DROP TABLE audit_seals"))
         await connection.commit()
     assert await migrate_owned(scratch) == HEAD
 

@@ -24,7 +24,8 @@ from tests.property.service import Service
 from tests.property.sizes import sized
 from tests.property.worlds import Caller, Json, situations
 
-_EXEMPT = {"alembic_version", "audit_events", "audit_seals"}
+# A tenant that is met for the first time gets its row with its first audit entry.
+_EXEMPT = {"alembic_version", "audit_events", "audit_unsealed", "audit_seals", "tenants"}
 
 
 class _FailingRetriever:

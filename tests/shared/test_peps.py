@@ -24,7 +24,7 @@ from app.adapters.development_key import load_or_create_development_key
 from tests.shared.service_process import ServiceProcess, free_port
 from tests.tokens import TokenFactory
 
-pytestmark = pytest.mark.shared_data
+pytestmark = [pytest.mark.shared_data, pytest.mark.long]
 
 Json = dict[str, Any]
 

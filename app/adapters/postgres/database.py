@@ -134,9 +134,21 @@ class Database:
     async def transaction(self, tenant: str) -> AsyncIterator[tuple[AsyncConnection, int]]:
         """A transaction inside the tenant, and the tenant's key; commits at the end."""
         with translated_errors():
-            async with self.engine.begin() as connection:
-                key = await connection.exec_driver_sql("SELECT enter_tenant($1, true)", (tenant,))
-                yield connection, key.scalar_one()
+            async with self.engine.connect() as connection:
+                key = await _enter(connection, tenant, may_add=False)
+                if not key:
+                    # Committed at once: whoever adds the same tenant waits for the row, and
+                    # every call does with its audit entry, while a load may take minutes.
+                    await _enter(connection, tenant, may_add=True)
+                    await connection.commit()
+                    key = await _enter(connection, tenant, may_add=False)
+                yield connection, key
+                await connection.commit()
+
+
+async def _enter(connection: AsyncConnection, tenant: str, *, may_add: bool) -> int:
+    entered = await connection.exec_driver_sql("SELECT enter_tenant($1, $2)", (tenant, may_add))
+    return int(entered.scalar_one())
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
+from app.adapters.postgres.audit_log import event_argument, event_insert
 from app.adapters.postgres.database import Database, Statement
 from app.adapters.postgres.scope_filter import label_filter, scope_arguments, text_array
+from app.audit.event import AuditEvent
 from app.canonical import Digest, JsonValue, digest_from_bytes, digest_to_bytes
 from app.scope.access import Predicate
 from app.scope.vocabulary import ALL_PROJECTS
@@ -47,13 +49,14 @@ _PUT_SQL = """
         INSERT INTO snapshot_contents (tenant_key, hash, digest, text)
         SELECT DISTINCT $1, stored.hash, decode(pair->>0, 'hex'), pair->>1
         FROM stored, jsonb_array_elements($2->'texts') AS pair
-    )
+    ), event AS ({event})
     SELECT EXISTS (SELECT FROM claimed), EXISTS (SELECT FROM stored)
 """
 _CLAIM = """
     INSERT INTO repeats (tenant_key, repeat_key, hash) VALUES ($1, $4[5], $4[1])
     ON CONFLICT (tenant_key, repeat_key) DO NOTHING RETURNING hash
 """
+_EVENT = event_insert("CROSS JOIN stored")
 _ARRAYS = {
     "degraded": text_array("degraded"),
     "inline_projects": text_array("inlineProjects"),
@@ -61,10 +64,10 @@ _ARRAYS = {
 }
 _PUT_ANSWER = "claimed boolean, stored boolean"
 _PUT_IF_ABSENT: Final = Statement(
-    _PUT_SQL.format(claim=_CLAIM, **_ARRAYS), _PUT_ANSWER, adds_tenant=True
+    _PUT_SQL.format(claim=_CLAIM, event=_EVENT, **_ARRAYS), _PUT_ANSWER, adds_tenant=True
 )
 _PUT: Final = Statement(
-    _PUT_SQL.format(claim="SELECT true", **_ARRAYS), _PUT_ANSWER, adds_tenant=True
+    _PUT_SQL.format(claim="SELECT true", event=_EVENT, **_ARRAYS), _PUT_ANSWER, adds_tenant=True
 )
 
 _STORED_COLUMNS = (
@@ -126,15 +129,26 @@ class PostgresSnapshotStore:
         self._database = database
 
     async def put_if_absent(
-        self, tenant: str, record: SnapshotRecord, repeat_key: bytes
+        self,
+        tenant: str,
+        record: SnapshotRecord,
+        repeat_key: bytes,
+        event: AuditEvent | None = None,
     ) -> PutOutcome:
-        return await self._put(tenant, _PUT_IF_ABSENT, record, repeat_key)
+        return await self._put(tenant, _PUT_IF_ABSENT, record, event, repeat_key)
 
-    async def put(self, tenant: str, record: SnapshotRecord) -> PutOutcome:
-        return await self._put(tenant, _PUT, record)
+    async def put(
+        self, tenant: str, record: SnapshotRecord, event: AuditEvent | None = None
+    ) -> PutOutcome:
+        return await self._put(tenant, _PUT, record, event)
 
     async def _put(
-        self, tenant: str, statement: Statement, record: SnapshotRecord, *keys: bytes
+        self,
+        tenant: str,
+        statement: Statement,
+        record: SnapshotRecord,
+        event: AuditEvent | None,
+        *keys: bytes,
     ) -> PutOutcome:
         blobs = (
             digest_to_bytes(record.hash),
@@ -143,7 +157,8 @@ class PostgresSnapshotStore:
             record.report,
             *keys,
         )
-        rows = await self._database.run(tenant, statement, _put_arguments(record), blobs=blobs)
+        arguments = {**_put_arguments(record), **event_argument(event)}
+        rows = await self._database.run(tenant, statement, arguments, blobs=blobs)
         if not rows[0].claimed:
             return PutOutcome.REPEAT_TAKEN
         return PutOutcome.STORED if rows[0].stored else PutOutcome.ALREADY_STORED
@@ -232,7 +247,7 @@ class PostgresSnapshotStore:
         return {keys[row.at]: row.text for row in rows if row.text is not None}
 
 
-def _put_arguments(record: SnapshotRecord) -> JsonValue:
+def _put_arguments(record: SnapshotRecord) -> dict[str, JsonValue]:
     inline = record.inline
     return {
         "snapshotId": record.snapshot_id,

@@ -5,6 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from app.adapters.postgres.audit_log import append_event
 from app.adapters.postgres.database import Database, Statement
 from app.adapters.postgres.index_writer import IndexWriter
 from app.adapters.postgres.scope_filter import (
@@ -14,6 +15,7 @@ from app.adapters.postgres.scope_filter import (
     label_from_row,
     scope_arguments,
 )
+from app.audit.event import AuditEvent
 from app.canonical import JsonValue
 from app.errors import NotFoundError
 from app.indexing.index import (
@@ -52,13 +54,22 @@ class PostgresSourceIndex:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def put_sources(self, grant: Grant, sources: Sequence[PreparedSource]) -> IndexChange:
+    async def put_sources(
+        self, grant: Grant, sources: Sequence[PreparedSource], event: AuditEvent | None = None
+    ) -> IndexChange:
         async with self._database.transaction(grant.tenant) as (connection, tenant_key):
-            return await IndexWriter(connection, tenant_key, grant).put(sources)
+            change = await IndexWriter(connection, tenant_key, grant).put(sources)
+            if change.changed:
+                await append_event(connection, tenant_key, event)
+            return change
 
-    async def delete_source(self, grant: Grant, project: str, source_id: str) -> int:
+    async def delete_source(
+        self, grant: Grant, project: str, source_id: str, event: AuditEvent | None = None
+    ) -> int:
         async with self._database.transaction(grant.tenant) as (connection, tenant_key):
             version = await IndexWriter(connection, tenant_key, grant).end(project, source_id)
+            if version is not None:
+                await append_event(connection, tenant_key, event)
         if version is None:
             raise NotFoundError("No such source.")
         return version

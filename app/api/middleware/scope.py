@@ -13,12 +13,15 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
+import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.problems import instance_of, problem_response, request_id_of
 from app.errors import AuthenticationError
 from app.scope.claims import ClaimNames, grant_from_claims
 from app.scope.grant import Grant
+
+_log = structlog.get_logger()
 
 _CREDENTIALS = re.compile(rb"bearer +([A-Za-z0-9._~+/-]+=*)", re.IGNORECASE)
 _NOT_QUOTABLE = re.compile(r'[^\x20-\x7e]|["\\]')
@@ -66,6 +69,7 @@ class ScopeEnforcementMiddleware:
             try:
                 grant = await self._grant(credentials)
             except AuthenticationError as error:
+                _log.info("authentication_failed", code=error.code)
                 response = problem_response(
                     error, instance=instance_of(scope), request_id=request_id_of(scope)
                 )

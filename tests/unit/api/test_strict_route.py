@@ -188,7 +188,7 @@ async def test_a_good_body_is_read_in_full(client: httpx.AsyncClient) -> None:
         pytest.param(b'{"maxTokens":9007199254740993}', 422, "/maxTokens", id="big-integer"),
         pytest.param(b'{"flag":true,"flag":true}', 422, "/flag", id="duplicate"),
         pytest.param(b"[" * 100 + b"]" * 100, 422, "/0" * 64, id="100-arrays"),
-        pytest.param(b"[" * 100_000 + b"]" * 100_000, 422, None, id="100000-arrays"),
+        pytest.param(b"[" * 100_000 + b"]" * 100_000, 422, "", id="100000-arrays"),
         pytest.param('{"flag":true}'.encode("utf-16"), 400, None, id="utf-16"),
         pytest.param(b'\xef\xbb\xbf{"flag":true}', 400, None, id="byte-order-mark"),
         pytest.param(b"{", 400, None, id="syntax"),

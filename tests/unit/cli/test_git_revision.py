@@ -36,6 +36,15 @@ class Repository:
         self.git("commit", "-q", "--allow-empty", "-m", "change")
         return self.git("rev-parse", "HEAD")
 
+    def sign_head(self) -> None:
+        """Put a signature on the last commit; to check it, git would run gpg.program."""
+        head, _, message = self.git("cat-file", "commit", "HEAD").partition("\n\n")
+        signature = "-----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----"
+        signed = self.root / ".git" / "signed"
+        signed.write_text(f"{head}\ngpgsig {signature}\n\n{message}\n")
+        commit = self.git("hash-object", "-t", "commit", "-w", str(signed))
+        self.git("update-ref", "HEAD", commit)
+
     def revision(self, name: str, folder: str = ".") -> str:
         base = self.root / folder
         found = committed_files(base, [name])
@@ -176,5 +185,6 @@ def test_no_program_that_the_repository_names_is_run(tmp_path: Path) -> None:
                 "filter.trap.clean", "core.pager", "gpg.program"):  # fmt: skip
         repository.git("config", key, str(trap))
     repository.git("config", "log.showSignature", "true")
+    repository.sign_head()
     assert repository.revision("a").startswith("git:")
     assert not (tmp_path / "sprung").exists()
