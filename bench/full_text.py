@@ -47,9 +47,10 @@ async def search(owner: Database, predicate: Predicate, query: str, ranking: str
     """The best chunks for any of the query's words, with their texts."""
     statement = Statement(
         f"""
-        SELECT l.chunk_key, l.text FROM full_text l, replace(
-            plainto_tsquery('english', $2->>'query')::text, ' & ', ' | ')::tsquery AS q
-        WHERE l.terms @@ q AND {label_filter(predicate)}
+        SELECT l.chunk_key, l.text FROM full_text l CROSS JOIN (
+            SELECT replace(
+                plainto_tsquery('english', $2->>'query')::text, ' & ', ' | ')::tsquery AS q
+        ) asked WHERE l.terms @@ q AND {label_filter(predicate)}
         ORDER BY {ranking}(l.terms, q) DESC, l.chunk_key LIMIT {LIMIT}
         """,
         "chunk_key bigint, text text",
