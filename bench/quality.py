@@ -146,7 +146,10 @@ async def _ask(
     rankings: dict[str, Sequence[str]],
 ) -> None:
     for query in queries:
-        answer = await client.post("/snapshots", json=_request(collection, query))
+        # Each question is asked once: nothing to look up among those asked before.
+        answer = await client.post(
+            "/snapshots", params={"refresh": "true"}, json=_request(collection, query)
+        )
         rankings[query.id] = _ranking(_checked(answer), twins)
 
 
