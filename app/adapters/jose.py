@@ -6,7 +6,8 @@ HS256 only, so neither `none` nor a public key used as a secret passes. Keys com
 the configuration, never from the token (`jwk`, `jku`, `x5c` are ignored). `iss`, `aud`
 and `exp` are required and checked, `nbf` and `iat` where they stand. Claims are returned
 only after the signature. Every refusal is an AuthenticationError that repeats nothing of
-the token.
+the token. While the keys of a known issuer could not be fetched yet, its tokens are not
+refused: that is an UnavailableError.
 
 Not handled: encrypted tokens, revocation before `exp`, and `crit` or `b64` headers, with
 which a token is refused.
@@ -177,7 +178,11 @@ class TokenVerifier:
             self._issuers[config.issuer] = (config, source)
 
     async def verify(self, token: str) -> Mapping[str, object]:
-        """The claims of a valid token. Raises AuthenticationError for every other."""
+        """The claims of a valid token.
+
+        Raises AuthenticationError for every other, and UnavailableError while its issuer's
+        keys could not be fetched yet.
+        """
         signature = extract_signature(token)
         claims = _claims(signature)
         issuer = claims.get("iss")

@@ -6,7 +6,8 @@ server, and not more often than the policy says, whatever tokens arrive.
 
 An answer or a file that cannot be read keeps the keys that were read before (a key
 server's for at most `max_stale_s`). A readable one is taken as it is, also when it is
-empty: that is how keys are withdrawn.
+empty: that is how keys are withdrawn. A key server that has not answered yet says nothing
+of its tokens: they are neither valid nor invalid, and the caller is to try again.
 """
 
 import asyncio
@@ -30,7 +31,11 @@ class KeySource(Protocol):
     """Where an issuer's keys come from."""
 
     async def current(self) -> tuple[VerificationKey, ...]:
-        """The keys known now. AuthenticationError when there are none to be had."""
+        """The keys known now.
+
+        Raises UnavailableError while none could be had yet, AuthenticationError when those
+        that were are too old.
+        """
         ...
 
     async def refreshed(self) -> tuple[VerificationKey, ...]:
@@ -181,6 +186,12 @@ class JwksUrl:
         return self._monotonic() - self._fetched_at_s
 
     def _usable(self) -> tuple[VerificationKey, ...]:
+        if self._fetched_at_s == -math.inf:
+            wait_s = self._asked_at_s + self._policy.min_interval_s - self._monotonic()
+            raise UnavailableError(
+                "The keys of the token's issuer could not be fetched yet; try again shortly.",
+                retry_after_s=max(1, math.ceil(wait_s)),
+            ) from self._failure
         if self._age_s() >= self._policy.max_stale_s:
             raise AuthenticationError(
                 "The keys of the token's issuer are not available at the moment."

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
+from app.api.shared_schemas import MAX_SOURCE_ID_BYTES, MAX_SOURCE_ID_CHARS
 from app.errors import ConfigurationError
-
-MAX_SOURCE_ID_CHARS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +160,11 @@ def _is_pattern(line: str) -> bool:
 
 def _fault_of_id(source_id: str) -> str:
     try:
-        source_id.encode()
+        encoded = source_id.encode()
     except UnicodeEncodeError:
         return "its name is not UTF-8"
     if len(source_id) > MAX_SOURCE_ID_CHARS:
         return f"its path is longer than {MAX_SOURCE_ID_CHARS} characters"
+    if len(encoded) > MAX_SOURCE_ID_BYTES:
+        return f"its path is longer than {MAX_SOURCE_ID_BYTES} bytes in UTF-8"
     return ""

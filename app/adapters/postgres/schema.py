@@ -42,12 +42,11 @@ async def migrate(owner_url: str, *, serving_role: str, target: str = "head") ->
                     sa.text("SELECT pg_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}
                 )
                 await connection.commit()
-                refuse_newer(await current_revision(connection))
+                refuse_unusable(await current_revisions(connection))
                 await connection.commit()
                 await connection.run_sync(_upgrade, serving_role, target)
                 await connection.commit()
-                revision = await current_revision(connection)
-                return revision or ""
+                return ", ".join(await current_revisions(connection))
         finally:
             await engine.dispose()
 
@@ -61,22 +60,31 @@ def _upgrade(connection: sa.Connection, serving_role: str, target: str) -> None:
     command.upgrade(config, target)
 
 
-async def current_revision(connection: AsyncConnection) -> str | None:
-    """The schema's revision; None for an empty database."""
+async def current_revisions(connection: AsyncConnection) -> tuple[str, ...]:
+    """What the database says of its schema: one revision, and none where it is empty."""
     found = await connection.execute(sa.text("SELECT to_regclass('alembic_version') IS NOT NULL"))
     if not found.scalar_one():
-        return None
-    row = await connection.execute(sa.text("SELECT version_num FROM alembic_version"))
-    return row.scalar_one_or_none()
+        return ()
+    rows = await connection.execute(
+        sa.text("SELECT version_num FROM alembic_version ORDER BY version_num")
+    )
+    return tuple(rows.scalars())
 
 
-def refuse_newer(revision: str | None) -> None:
+def refuse_unusable(revisions: tuple[str, ...]) -> None:
+    """Raise ConfigurationError for revisions newer than this program, and for several at once."""
     known = known_revisions()
-    if revision is not None and revision not in known:
+    newer = [one for one in revisions if one not in known]
+    if newer:
         raise ConfigurationError(
-            f"The database's schema is at revision {revision}, which is newer than this "
+            f"The database's schema is at revision {', '.join(newer)}, which is newer than this "
             f"program (it knows up to {known[0]}). Start a newer release of "
             f"context-snapshots, or restore a backup made before the upgrade."
+        )
+    if len(revisions) > 1:
+        raise ConfigurationError(
+            f"The database's schema is at the revisions {', '.join(revisions)} at once, which no "
+            f"migration leaves behind: see to it that alembic_version holds the last one alone."
         )
 
 
@@ -84,7 +92,7 @@ async def refuse_newer_schema(database: Database) -> None:
     """Raise ConfigurationError when the schema is newer than this program."""
     with translated_errors():
         async with database.engine.connect() as connection:
-            refuse_newer(await current_revision(connection))
+            refuse_unusable(await current_revisions(connection))
 
 
 async def check_readiness(database: Database) -> tuple[Readiness, ...]:
@@ -95,7 +103,7 @@ async def check_readiness(database: Database) -> tuple[Readiness, ...]:
     head = known_revisions()[0]
     with translated_errors():
         async with database.engine.connect() as connection:
-            revision = await current_revision(connection)
+            revisions = await current_revisions(connection)
             role = (await connection.execute(_ROLE_FACTS)).one()
     problems = [
         text
@@ -113,9 +121,9 @@ async def check_readiness(database: Database) -> tuple[Readiness, ...]:
     return (
         Readiness(
             "migrations",
-            revision == head,
-            f"schema at {revision or 'nothing'}, program at {head}"
-            + ("" if revision == head else ": run `ctxsnap migrate`"),
+            revisions == (head,),
+            f"schema at {', '.join(revisions) or 'nothing'}, program at {head}"
+            + ("" if revisions == (head,) else ": run `ctxsnap migrate`"),
         ),
         Readiness(
             "role",

@@ -32,7 +32,10 @@ class TokenVerifier(Protocol):
     """Turns a bearer token into its claims."""
 
     async def verify(self, token: str) -> Mapping[str, object]:
-        """The claims of a valid token; AuthenticationError for every other."""
+        """The claims of a valid token; AuthenticationError for every other.
+
+        UnavailableError while it cannot be told.
+        """
         ...
 
 

@@ -11,7 +11,7 @@ from joserfc.jwk import ECKey
 
 from app.adapters.jose import IssuerConfig, TokenVerifier
 from app.adapters.jose_key_sources import JwksUrlPolicy
-from app.errors import AuthenticationError, ConfigurationError
+from app.errors import AuthenticationError, ConfigurationError, UnavailableError
 from tests.unit.adapters.key_server import KeyServer, running_key_server
 from tests.unit.adapters.signed_tokens import (
     AUDIENCE,
@@ -33,6 +33,20 @@ OLD_TOKEN = signed(EC, "ES256", claims())
 NEW_TOKEN = signed(NEW, "ES256", claims())
 
 
+async def accepts(verifier: TokenVerifier, token: str) -> bool:
+    try:
+        await verifier.verify(token)
+    except AuthenticationError:
+        return False
+    return True
+
+
+async def outage(verifier: TokenVerifier, token: str = OLD_TOKEN) -> UnavailableError:
+    with pytest.raises(UnavailableError, match="could not be fetched yet") as caught:
+        await asyncio.wait_for(verifier.verify(token), timeout=5)
+    return caught.value
+
+
 class Rig:
     """A verifier of one issuer, whose keys come from the server; time is in the test's hand."""
 
@@ -50,11 +64,7 @@ class Rig:
         )
 
     async def accepts(self, token: str) -> bool:
-        try:
-            await self.verifier.verify(token)
-        except AuthenticationError:
-            return False
-        return True
+        return await accepts(self.verifier, token)
 
     async def settled(self) -> None:
         """Wait until a renewal in the background, if any, has come to its end."""
@@ -162,7 +172,8 @@ async def test_keys_are_kept_through_an_outage_until_they_are_too_old(rig: Rig) 
         assert await rig.accepts(OLD_TOKEN)
         await rig.settled()
     rig.time.now_s += 101
-    assert not await rig.accepts(OLD_TOKEN)
+    with pytest.raises(AuthenticationError, match="not available"):
+        await rig.verifier.verify(OLD_TOKEN)
     rig.server.status = 200
     rig.time.now_s += 11
     assert await rig.accepts(OLD_TOKEN)
@@ -176,35 +187,38 @@ async def test_an_unknown_kid_during_an_outage_does_not_lose_the_known_keys(rig:
     assert await rig.accepts(OLD_TOKEN)
 
 
-async def test_a_server_that_is_down_at_the_first_start_is_asked_again(rig: Rig) -> None:
+async def test_a_server_that_is_down_at_the_first_start_makes_no_token_invalid(rig: Rig) -> None:
     rig.server.status = 500
-    with pytest.raises(AuthenticationError, match="not available") as caught:
-        await rig.verifier.verify(OLD_TOKEN)
-    assert caught.value.__cause__ is not None
+    first = await outage(rig.verifier)
+    assert isinstance(first.__cause__, UnavailableError)
+    assert first.retry_after_s == 10
+    # Nothing of a token can be told without keys, whoever signed it; the rest of it can.
+    await outage(rig.verifier, NEW_TOKEN)
+    assert not await rig.accepts(signed(EC, "ES256", claims(iss="other")))
+    assert not await rig.accepts(signed(EC, "ES256", claims(), alg="none"))
+    assert not await rig.accepts("x.y.z")
     rig.server.status = 200
-    assert not await rig.accepts(OLD_TOKEN)
+    rig.time.now_s += 8.5
+    assert (await outage(rig.verifier)).retry_after_s == 2
     assert rig.server.asked == 1
-    rig.time.now_s += 11
+    rig.time.now_s += 1.5
     assert await rig.accepts(OLD_TOKEN)
+    assert not await rig.accepts(NEW_TOKEN)
 
 
 async def test_a_port_that_nobody_listens_on_is_an_outage(client: httpx.AsyncClient) -> None:
     with running_key_server() as closed:
         pass
-    rig = Rig(closed, client)
-    with pytest.raises(AuthenticationError, match="not available") as caught:
-        await rig.verifier.verify(OLD_TOKEN)
-    assert isinstance(caught.value.__cause__, httpx.ConnectError)
+    failure = await outage(Rig(closed, client).verifier)
+    assert isinstance(failure.__cause__, httpx.ConnectError)
 
 
 async def test_a_server_that_does_not_answer_is_given_up(
     server: KeyServer, client: httpx.AsyncClient
 ) -> None:
     server.open.clear()
-    rig = Rig(server, client, JwksUrlPolicy(timeout_s=0.1))
-    with pytest.raises(AuthenticationError, match="not available") as caught:
-        await asyncio.wait_for(rig.verifier.verify(OLD_TOKEN), timeout=5)
-    assert isinstance(caught.value.__cause__, TimeoutError)
+    failure = await outage(Rig(server, client, JwksUrlPolicy(timeout_s=0.1)).verifier)
+    assert isinstance(failure.__cause__, TimeoutError)
 
 
 async def test_keys_that_a_server_withdraws_are_gone(rig: Rig) -> None:
@@ -230,18 +244,18 @@ async def test_an_answer_that_is_no_key_set_is_an_outage(rig: Rig, body: bytes) 
 async def test_redirects_are_not_followed(rig: Rig) -> None:
     rig.server.status = 302
     rig.server.headers = {"Location": rig.server.url.replace("jwks", "elsewhere")}
-    assert not await rig.accepts(OLD_TOKEN)
+    await outage(rig.verifier)
     assert rig.server.paths == ["/jwks.json"]
 
 
 async def test_an_answer_beyond_the_limit_is_not_taken(rig: Rig) -> None:
     rig.server.body = jwks(EC) + b" " * 20_000
-    assert not await rig.accepts(OLD_TOKEN)
+    await outage(rig.verifier)
 
 
 async def test_a_compressed_answer_is_not_unpacked(rig: Rig) -> None:
     rig.server.headers = {"Content-Encoding": "gzip"}
-    assert not await rig.accepts(OLD_TOKEN)
+    await outage(rig.verifier)
 
 
 async def test_closing_ends_a_request_that_is_under_way(
@@ -260,14 +274,6 @@ def file_verifier(path: Path) -> TokenVerifier:
     return TokenVerifier(
         (IssuerConfig(ISSUER, (AUDIENCE,), jwks_file=path),), clock=Clock(), monotonic=Clock()
     )
-
-
-async def accepts(verifier: TokenVerifier, token: str) -> bool:
-    try:
-        await verifier.verify(token)
-    except AuthenticationError:
-        return False
-    return True
 
 
 async def test_a_key_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:

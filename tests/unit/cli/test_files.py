@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.files import MAX_SOURCE_ID_CHARS, Selection, select_files
+from app.api.shared_schemas import MAX_SOURCE_ID_BYTES, MAX_SOURCE_ID_CHARS
+from app.cli.files import Selection, select_files
 from app.errors import ConfigurationError
 
 
@@ -129,8 +130,19 @@ def test_links_pipes_and_names_that_cannot_be_ids_are_skipped_with_the_reason(
     }
 
 
-def test_an_id_that_is_too_long_is_skipped(tmp_path: Path) -> None:
-    write(tmp_path, "x.md")
-    found = select(tmp_path, prefix="p" * MAX_SOURCE_ID_CHARS)
+@pytest.mark.parametrize(
+    ("prefix", "reason"),
+    [
+        ("p" * MAX_SOURCE_ID_CHARS, "longer than 1024 characters"),
+        ("\U00020000" * (MAX_SOURCE_ID_BYTES // 4), "longer than 2048 bytes"),
+    ],
+    ids=["characters", "bytes"],
+)
+def test_an_id_that_is_too_long_for_the_service_is_skipped(
+    tmp_path: Path, prefix: str, reason: str
+) -> None:
+    write(tmp_path, "x.md", "y")
+    found = select(tmp_path, prefix=prefix)
     assert ids(found) == []
-    assert "longer than 1024" in found.skipped[0].reason
+    assert [reason in one.reason for one in found.skipped] == [True, True]
+    assert ids(select(tmp_path, prefix=prefix[:-4])) == [prefix[:-4] + "x.md", prefix[:-4] + "y"]
