@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import SERVING_ROLE, EmbeddedDatabase
-from app.adapters.postgres.schema import known_revisions, migrate
+from app.adapters.postgres.schema import check_readiness, known_revisions, migrate
 from app.bootstrap import running_application
 from app.config import Settings
 from app.errors import ConfigurationError, ServiceError
@@ -34,13 +34,18 @@ RIGHTS = {
     "alembic_version": {READ},
     "tenants": {READ, ADD, CHANGE},
     "labels": {READ, ADD},
-    "index_versions": {READ, ADD},
-    "label_states": {READ, ADD, CHANGE},
-    "source_versions": {READ, ADD, CHANGE},
-    "chunks": {READ, ADD},
+    "index_versions": {READ, ADD, REMOVE},
+    "label_states": {READ, ADD, CHANGE, REMOVE},
+    "source_versions": {READ, ADD, CHANGE, REMOVE},
+    "source_heads": {READ, ADD, CHANGE, REMOVE},
+    "source_originals": {READ, ADD, REMOVE},
+    "chunks": {READ, ADD, REMOVE},
     "source_contents": {READ, ADD, REMOVE},
     "postings": {READ, ADD, REMOVE},
-    "ended_postings": {READ, ADD},
+    "ended_postings": {READ, ADD, REMOVE},
+    "vectors": {READ, ADD, REMOVE},
+    "ended_vectors": {READ, ADD, REMOVE},
+    "vector_states": {READ, ADD, CHANGE, REMOVE},
     "snapshots": {READ, ADD},
     "snapshot_sources": {READ, ADD},
     "snapshot_contents": {READ, ADD},
@@ -144,6 +149,12 @@ async def test_each_migration_applies_on_the_one_before(
             keys.add((await values(connection, "SELECT enter_tenant('kept', true)"))[0])
             await connection.commit()
     assert len(keys) == 1, "a migration lost a tenant"
+    async with connected(scratch.superuser_url) as connection:
+        assert await values(connection, "SELECT to_regclass('vectors')") == [None]
+        await connection.execute(sa.text("CREATE EXTENSION vector"))
+        await connection.commit()
+    # Installed after the last revision, it gets its tables with the next migration.
+    assert await migrate_owned(scratch) == HEAD
     async with connected(scratch.owner_url) as stepwise, connected(migrated.owner_url) as at_once:
         assert await values(stepwise, _SHAPE) == await values(at_once, _SHAPE)
 
@@ -162,7 +173,7 @@ async def test_a_migration_that_fails_leaves_the_revision_before_it(
 ) -> None:
     await migrate_owned(scratch, OLDEST_FIRST[-2])
     async with connected(scratch.owner_url) as connection:
-        await connection.execute(sa.text("CREATE TABLE audit_seals (in_the_way boolean)"))
+        await connection.execute(sa.text("CREATE TABLE source_originals (in_the_way boolean)"))
         await connection.commit()
     with pytest.raises(ServiceError, match="42P07"):
         await migrate_owned(scratch)
@@ -170,21 +181,33 @@ async def test_a_migration_that_fails_leaves_the_revision_before_it(
         assert await values(connection, "SELECT version_num FROM alembic_version") == [
             OLDEST_FIRST[-2]
         ]
-        assert await values(connection, "SELECT to_regclass('audit_events')") == [None]
-        await connection.execute(sa.text("DROP TABLE audit_seals"))
+        assert await values(connection, "SELECT to_regclass('source_heads')") == [None]
+        await connection.execute(sa.text("DROP TABLE source_originals"))
         await connection.commit()
     assert await migrate_owned(scratch) == HEAD
 
 
-async def test_a_newer_schema_is_refused_when_migrating_and_when_starting(
-    scratch: EmbeddedDatabase, tmp_path: Path
+@pytest.mark.parametrize(
+    ("revisions", "sentence"),
+    [
+        (["9999"], rf"revision 9999, which is newer than this program \(it knows up to {HEAD}\)"),
+        ([HEAD, "9998", "9999"], "revision 9998, 9999, which is newer"),
+        ([OLDEST_FIRST[0], HEAD], f"revisions {OLDEST_FIRST[0]}, {HEAD} at once"),
+    ],
+    ids=["newer", "newer ones beside the head", "two known ones"],
+)
+async def test_a_schema_that_is_not_this_programs_is_refused_when_migrating_and_when_starting(
+    scratch: EmbeddedDatabase, tmp_path: Path, revisions: list[str], sentence: str
 ) -> None:
     await migrate_owned(scratch)
     async with connected(scratch.owner_url) as connection:
-        await connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        await connection.execute(sa.text("DELETE FROM alembic_version"))
+        for revision in revisions:
+            await connection.execute(
+                sa.text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision}
+            )
         await connection.commit()
         before = await values(connection, _SHAPE)
-    sentence = rf"revision 9999, which is newer than this program \(it knows up to {HEAD}\)"
     with pytest.raises(ConfigurationError, match=sentence):
         await migrate_owned(scratch)
     given: dict[str, Any] = {"database_url": scratch.serving_url, "data_dir": tmp_path}
@@ -193,7 +216,13 @@ async def test_a_newer_schema_is_refused_when_migrating_and_when_starting(
             pytest.fail("the service started on a schema that it does not know")
     async with connected(scratch.owner_url) as connection:
         assert await values(connection, _SHAPE) == before
-        assert await values(connection, "SELECT version_num FROM alembic_version") == ["9999"]
+        left = await values(connection, "SELECT version_num FROM alembic_version ORDER BY 1")
+        assert left == revisions
+    serving = Database(scratch.serving_url)
+    (found,) = [one for one in await check_readiness(serving) if one.name == "migrations"]
+    await serving.close()
+    assert not found.ok
+    assert f"schema at {', '.join(revisions)}, program at {HEAD}" in found.detail
 
 
 async def test_every_relation_is_confined_to_one_tenant(migrated: EmbeddedDatabase) -> None:
