@@ -2,9 +2,11 @@
 
 Guaranteed: a body is `application/json` (or `+json`) in UTF-8, else 415; it holds strict JSON
 (`app.api.strict_json`), else 400 or 422; a required body is not empty, else 400. Query
-parameters that the operation does not know, single ones that come twice, and those that are
-not UTF-8 or hold NUL are 422 and named; NUL in the path as well. Bodies beyond 64 KiB are
-parsed and validated in a thread. Dependencies, validation and its errors are FastAPI's own.
+parameters that the operation does not know, single ones that come twice, those that are not
+UTF-8 or hold NUL, integers in anything but plain digits, and booleans other than `true` and
+`false` are 422 and named; NUL in the path as well. Bodies beyond 64 KiB are parsed and
+validated in a thread. Dependencies, validation and its errors are FastAPI's own. Of a caller
+whom a dependency marked by `before_body` refuses, the body is not even read.
 
 A body that an operation does not declare, as on GET, is not looked at.
 
@@ -13,7 +15,9 @@ forms, and query parameters of dependencies that are given to `include_router` a
 count as unknown, since the route never sees them.
 """
 
+import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from urllib.parse import parse_qsl
@@ -32,9 +36,14 @@ from app.errors import MalformedRequestError, RequestError
 NDJSON = "application/x-ndjson"
 _INLINE_BYTES = 64 * 1024
 _NDJSON_MEMBER = "__ndjson_member__"
+_BEFORE_BODY = "__before_body__"
+
+_DIGITS = re.compile(r"-?[0-9]+")
+_WORDS = re.compile(r"true|false")
 
 _Validate = Callable[..., tuple[Any, list[dict[str, Any]]]]
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
+Check = TypeVar("Check", bound=Callable[[Request], object])
 
 
 def accepts_ndjson(member: str) -> Callable[[Endpoint], Endpoint]:
@@ -51,23 +60,58 @@ def accepts_ndjson(member: str) -> Callable[[Endpoint], Endpoint]:
     return mark
 
 
+def before_body(check: Check) -> Check:
+    """Let a dependency that looks at the request alone refuse it before its body is read."""
+    setattr(check, _BEFORE_BODY, True)
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """What a query parameter of this annotation may look like."""
+
+    annotation: object
+
+    @property
+    def is_repeatable(self) -> bool:
+        return _is_sequence(self.annotation)
+
+    def fault_of(self, value: str) -> tuple[str, str] | None:
+        """The kind of the fault and a sentence; None for what validation may look at.
+
+        Left to itself, it takes 1.0 and 1_0 for integers, and 1 and on for booleans.
+        """
+        if "\0" in value:
+            return "nul", "Must not hold NUL."
+        types = _scalars(self.annotation)
+        if int in types and not _DIGITS.fullmatch(value):
+            return "int_parsing", "Must be an integer, written in plain digits."
+        if bool in types and not _WORDS.fullmatch(value):
+            return "bool_parsing", "Must be true or false."
+        return None
+
+
 class StrictJsonRoute(APIRoute):
     """Use as `APIRouter(route_class=StrictJsonRoute)`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """FastAPI's handler, behind the checks that the module promises."""
         validate_and_call = super().get_route_handler()
-        repeatable = dict(_query_parameters(self.dependant))
+        known = dict(_query_parameters(self.dependant))
         body_field = self.body_field
         # FastAPI gives several body parameters a model of its own, which validates as a whole.
         is_single = any(field is body_field for field in self.dependant.body_params)
         validate = body_field.validate if is_single and body_field else None
         ndjson_member: str | None = getattr(self.endpoint, _NDJSON_MEMBER, None)
+        calls = [dependency.call for dependency in self.dependant.dependencies]
+        checks = [call for call in calls if call and getattr(call, _BEFORE_BODY, False)]
 
         async def handle(request: Request) -> Response:
-            _check_parameters(request, repeatable)
+            _check_parameters(request, known)
             if body_field is None:
                 return await validate_and_call(request)
+            for check in checks:
+                check(request)
             media_type = _media_type(request, takes_ndjson=ndjson_member is not None)
             body = await _read(request)
             if not body and not body_field.field_info.is_required():
@@ -172,7 +216,7 @@ def _lines_as(member: str) -> Callable[[bytes], JsonValue]:
     return parse
 
 
-def _check_parameters(request: Request, repeatable: Mapping[str, bool]) -> None:
+def _check_parameters(request: Request, known: Mapping[str, _Parameter]) -> None:
     faults = [
         _fault("path", name, "nul", "Must not hold NUL.")
         for name, value in request.path_params.items()
@@ -186,14 +230,14 @@ def _check_parameters(request: Request, repeatable: Mapping[str, bool]) -> None:
         faults.append(_fault("query", "query", "encoding", "The query string must be UTF-8."))
     seen: set[str] = set()
     for name, value in pairs:
-        if name not in repeatable:
-            known = ", ".join(sorted(repeatable)) or "none"
-            sentence = f"This parameter is not known here: remove it. Known: {known}."
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            sentence = f"This parameter is not known here: remove it. Known: {names}."
             faults.append(_fault("query", name, "extra_forbidden_parameter", sentence))
-        elif name in seen and not repeatable[name]:
+        elif name in seen and not known[name].is_repeatable:
             faults.append(_fault("query", name, "repeated", "Must be given once only."))
-        elif "\0" in value:
-            faults.append(_fault("query", name, "nul", "Must not hold NUL."))
+        elif fault := known[name].fault_of(value):
+            faults.append(_fault("query", name, *fault))
         seen.add(name)
     if faults:
         raise RequestValidationError(faults)
@@ -203,16 +247,16 @@ def _fault(place: str, name: str, kind: str, sentence: str) -> dict[str, object]
     return {"type": kind, "loc": (place, name), "msg": sentence}
 
 
-def _query_parameters(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """The names of all query parameters, those of dependencies too, and whether they repeat."""
+def _query_parameters(dependant: Dependant) -> Iterator[tuple[str, _Parameter]]:
+    """All query parameters by their names, those of dependencies too."""
     for field in dependant.query_params:
         fields = getattr(field.field_info.annotation, "model_fields", None)
         if fields is None:
             name = field.validation_alias or field.alias
-            yield name, _is_sequence(field.field_info.annotation)
+            yield name, _Parameter(field.field_info.annotation)
             continue
         for name, info in fields.items():
-            yield info.alias or name, _is_sequence(info.annotation)
+            yield info.alias or name, _Parameter(info.annotation)
     for dependency in dependant.dependencies:
         yield from _query_parameters(dependency)
 
@@ -224,3 +268,13 @@ def _is_sequence(annotation: object) -> bool:
     if origin is Annotated:
         return _is_sequence(get_args(annotation)[0])
     return origin in (list, tuple, set, frozenset, Sequence)
+
+
+def _scalars(annotation: object) -> set[object]:
+    """The types that one value may be read into."""
+    parts = get_args(annotation)
+    if not parts:
+        return {annotation}
+    if get_origin(annotation) is Annotated:
+        return _scalars(parts[0])
+    return set().union(*(_scalars(part) for part in parts))

@@ -153,10 +153,13 @@ def _role(tier: TrustTier) -> str:
 
 
 # Written out, because what a Unicode database calls printable changes with its version:
-# markup, controls, spaces other than the plain one, and invisible or direction marks.
+# markup, controls, spaces other than the plain one, and what is invisible: direction and
+# format marks, fillers, joiners, and variation selectors.
 _TO_ESCAPE = re.compile(
-    '[<>&"\x00-\x1f\x7f-\xa0\xad\u0600-\u0605\u061c\u06dd\u070f\u1680\u180e\u2000-\u200f'
-    "\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
+    '[<>&"\x00-\x1f\x7f-\xa0\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2'
+    "\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f\u205f-\u206f\u2800"
+    "\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 
 

@@ -1,4 +1,4 @@
-"""Counts and times requests by route template, so that ids do not become label values."""
+"""Counts and times requests by route template, so that no caller's words become labels."""
 
 import time
 
@@ -29,8 +29,11 @@ class MetricsMiddleware:
         try:
             await self.app(scope, receive, watch)
         finally:
-            route = getattr(scope.get("route"), "path", "unmatched")
-            method = scope["method"] if route != "unmatched" else "any"
+            found = scope.get("route")
+            route = getattr(found, "path", "unmatched")
+            # A caller may send any word for a method.
+            known = scope["method"] in (getattr(found, "methods", None) or ())
+            method = scope["method"] if known else "any"
             self._metrics.requests.labels(method, route, str(status)).inc()
             self._metrics.request_seconds.labels(method, route).observe(
                 time.perf_counter() - started
