@@ -68,15 +68,23 @@ def source_lists(max_size: int = 12) -> st.SearchStrategy[list[Json]]:
     )
 
 
+PERMISSIONS = "snapshots:assemble snapshots:read index:read"
+
+
 @dataclass(frozen=True)
 class Caller:
-    """The claims of a token."""
+    """The claims of a token, None where there is none.
+
+    Usually it may not read the audit log: who may is told more.
+    """
 
     subject: str
-    projects: list[str]
-    groups: list[str]
+    projects: list[str] | None
+    groups: list[str] | None
     classes: list[str] | None
-    max_classification: str
+    max_classification: str | None
+    max_trust_tier: str | None = "system-policy"
+    permissions: str = PERMISSIONS
 
     def claims(self) -> Json:
         return {
@@ -85,6 +93,8 @@ class Caller:
             "groups": self.groups,
             "classes": self.classes,
             "max_classification": self.max_classification,
+            "max_trust_tier": self.max_trust_tier,
+            "scope": self.permissions,
         }
 
 
@@ -105,7 +115,7 @@ def narrowings(draw: st.DrawFn, caller: Caller) -> Json:
     """A scope that takes away from the caller's grant."""
     scope: Json = {}
     if draw(st.booleans()):
-        held = PROJECTS if caller.projects == ["*"] else tuple(caller.projects)
+        held = PROJECTS if caller.projects == ["*"] else tuple(caller.projects or ())
         scope["projects"] = draw(_some(held)) if held else []
     if draw(st.booleans()):
         scope["groups"] = draw(_some(tuple(caller.groups))) if caller.groups else []
@@ -113,7 +123,7 @@ def narrowings(draw: st.DrawFn, caller: Caller) -> Json:
         held_classes = CLASSES if caller.classes is None else tuple(caller.classes)
         scope["classes"] = draw(_some(held_classes)) if held_classes else []
     if draw(st.booleans()):
-        top = CLASSIFICATIONS.index(caller.max_classification)
+        top = CLASSIFICATIONS.index(caller.max_classification or "public")
         scope["maxClassification"] = draw(st.sampled_from(CLASSIFICATIONS[: top + 1]))
     if draw(st.booleans()):
         scope["minTrustTier"] = draw(st.sampled_from(TIERS))
