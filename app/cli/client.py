@@ -78,6 +78,15 @@ class ServiceClient:
     def put_sources(self, body: bytes) -> dict[str, Any]:
         return self._document(self._call("PUT", "/sources", body))
 
+    def erase_source(self, project: str, source_id: str) -> dict[str, Any]:
+        parameters = {"project": project, "sourceId": source_id, "erase": "true"}
+        return self._document(self._call("DELETE", "/sources", None, parameters))
+
+    def reindex(self, limit: int) -> dict[str, Any]:
+        """One batch of sources that an earlier engine prepared."""
+        parameters = {"limit": str(limit)}
+        return self._document(self._call("POST", "/index/reindex", None, parameters))
+
     def sources(self, project: str, prefix: str) -> Iterator[dict[str, Any]]:
         """All live sources of a project whose ids begin with `prefix`, page by page."""
         parameters = {"project": project, "prefix": prefix, "limit": str(_PAGE)}

@@ -9,9 +9,11 @@ import typer
 from app.cli.assemble import assemble
 from app.cli.audit import audit
 from app.cli.demo import demo
+from app.cli.erase import erase
 from app.cli.failures import EXIT_CODES, report
 from app.cli.ingest import ingest
 from app.cli.openapi import openapi
+from app.cli.reindex import reindex
 from app.cli.serve import migrate, serve
 from app.cli.show import show
 from app.cli.token import print_token
@@ -33,6 +35,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "migrate": migrate,
     "token": print_token,
     "ingest": ingest,
+    "erase": erase,
+    "reindex": reindex,
     "assemble": assemble,
     "show": show,
     "verify": verify,
