@@ -1,6 +1,7 @@
 """Material for assemblies; what is not named is ordinary."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.snapshot.snapshot import Budget
 
 COUNTER = TiktokenCounter()
 ENCODING = "o200k_base"
+EVALUATED_AT = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 count_tokens = partial(COUNTER.count, encoding=ENCODING)
 
 LABEL = Label(
@@ -116,6 +118,7 @@ def material(
         outcomes=outcomes,
         ranked=fuse(answers, 60),
         refused=(),
+        evaluated_at=EVALUATED_AT,
     )
     return replace(usual, **members)
 
