@@ -60,7 +60,8 @@ bench: $(READY) ## Measure speed and size
 
 # The image's locks are held to the versions that the suite is run with.
 lock: $(READY) ## Compile requirements/*.lock from pyproject.toml; ARGS=--upgrade for newer versions
-	$(COMPILE) pyproject.toml --extra embedded --group dev -o requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra embedded --extra local-embeddings --group dev \
+		-o requirements/dev.lock
 	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/runtime.lock
 	$(COMPILE) --group pyproject.toml:build -c requirements/dev.lock -o requirements/build.lock
 

@@ -18,7 +18,7 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ _DOCS_PER_PUT = 500
 _CONNECTIONS = 4
 _BUDGET_TOKENS = 2_000_000
 # Nothing here has to survive a crash.
-_POSTGRES = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+POSTGRES = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 _CONFIGURATIONS = {
     "ar": "arabic", "de": "german", "el": "greek", "en": "english", "es": "spanish",
     "hi": "hindi", "ro": "romanian", "ru": "russian", "tr": "turkish",
@@ -76,6 +76,16 @@ class Row:
     first: Quality
     second: Quality
 
+    def line(self) -> str:
+        parts = (self.all, self.first, self.second)
+        figures = [one.ndcg_at_10 for one in parts] + [one.recall_at_100 for one in parts]
+        mark = "  below the floor" if self.ranker == "service" and _misses_floor(self) else ""
+        return (
+            f"{self.collection:<12} {self.ranker:<13}"
+            + "".join(f"{x:8.3f}" for x in figures)
+            + mark
+        )
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.quality", description=__doc__)
@@ -90,7 +100,7 @@ def main() -> int:
     if not paths:
         parser.error(f"no such collection in {options.data}")
     begun = time.monotonic()
-    with scratch_service(_POSTGRES) as scratch:
+    with scratch_service(POSTGRES) as scratch:
         rows = asyncio.run(_measure_all(scratch, paths))
     print(f"{time.monotonic() - begun:.0f} s in all")
     missed = [row for row in rows if row.ranker == "service" and _misses_floor(row)]
@@ -101,8 +111,7 @@ def main() -> int:
 
 async def _measure_all(scratch: Scratch, paths: Sequence[Path]) -> list[Row]:
     print(f"analyzer {ANALYZER_VERSION}")
-    print(f"{'':<12} {'':<11}{'nDCG@10':>8}{'':>16}{'recall@100':>12}")
-    print(f"{'collection':<12} {'ranked by':<11}" + f"{'all':>8}{'first':>8}{'second':>8}" * 2)
+    print("\n".join(table_head()))
     rows = []
     for path in paths:
         collection = load_collection(path)
@@ -112,9 +121,9 @@ async def _measure_all(scratch: Scratch, paths: Sequence[Path]) -> list[Row]:
             **await _postgres_rankings(scratch, collection),
         }
         for ranker, rankings in rankers.items():
-            row = _row(collection, ranker, rankings)
+            row = row_of(collection, ranker, rankings)
             rows.append(row)
-            print(_line(row), flush=True)
+            print(row.line(), flush=True)
     return rows
 
 
@@ -122,35 +131,35 @@ async def _service_rankings(scratch: Scratch, collection: Collection) -> Ranking
     async with httpx.AsyncClient(
         base_url=scratch.url, headers=scratch.headers(), timeout=120, trust_env=False
     ) as client:
-        for start in range(0, len(collection.docs), _DOCS_PER_PUT):
-            docs = collection.docs[start : start + _DOCS_PER_PUT]
-            _checked(
-                await client.put(
-                    "/sources", json={"sources": [_source(collection, doc) for doc in docs]}
-                )
-            )
-        rankings: dict[str, Sequence[str]] = {}
-        twins = _twins(collection)
-        queries = iter(collection.queries)
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_CONNECTIONS):
-                tasks.create_task(_ask(client, collection, queries, twins, rankings))
+        await add_documents(client, collection)
+        return await ask_all(client, collection, "lexical-only")
+
+
+async def add_documents(client: httpx.AsyncClient, collection: Collection) -> None:
+    """Each document as a source of one chunk."""
+    for start in range(0, len(collection.docs), _DOCS_PER_PUT):
+        docs = collection.docs[start : start + _DOCS_PER_PUT]
+        sources = [_source(collection, doc) for doc in docs]
+        _checked(await client.put("/sources", json={"sources": sources}))
+
+
+async def ask_all(client: httpx.AsyncClient, collection: Collection, strategy: str) -> Rankings:
+    """Every query, several at once."""
+    rankings: dict[str, Sequence[str]] = {}
+    twins = _twins(collection)
+    queries = iter(collection.queries)
+
+    async def ask() -> None:
+        for query in queries:
+            # Each question is asked once: nothing to look up among those asked before.
+            request = ask_for(collection, query, strategy)
+            answer = await client.post("/snapshots", params={"refresh": "true"}, json=request)
+            rankings[query.id] = _ranking(_checked(answer), twins)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_CONNECTIONS):
+            tasks.create_task(ask())
     return rankings
-
-
-async def _ask(
-    client: httpx.AsyncClient,
-    collection: Collection,
-    queries: Iterator[Text],
-    twins: Mapping[str, Sequence[str]],
-    rankings: dict[str, Sequence[str]],
-) -> None:
-    for query in queries:
-        # Each question is asked once: nothing to look up among those asked before.
-        answer = await client.post(
-            "/snapshots", params={"refresh": "true"}, json=_request(collection, query)
-        )
-        rankings[query.id] = _ranking(_checked(answer), twins)
 
 
 def _checked(answer: httpx.Response) -> Any:
@@ -170,15 +179,18 @@ def _source(collection: Collection, doc: Text) -> dict[str, Any]:
     }
 
 
-def _request(collection: Collection, query: Text) -> dict[str, Any]:
+def ask_for(
+    collection: Collection, query: Text, strategy: str, budget_tokens: int = _BUDGET_TOKENS
+) -> dict[str, Any]:
+    """A request of its own for this query."""
     return {
         "runId": str(uuid.uuid4()),
         "attemptId": str(uuid.uuid4()),
-        "strategy": "lexical-only",
+        "strategy": strategy,
         "query": query.text,
         "language": collection.language,
         "scope": {"projects": [collection.name]},
-        "budget": {"maxTokens": _BUDGET_TOKENS, "reservedForOutput": 0},
+        "budget": {"maxTokens": budget_tokens, "reservedForOutput": 0},
     }
 
 
@@ -253,7 +265,7 @@ async def _postgres_ranking(
     return rankings
 
 
-def _row(collection: Collection, ranker: str, rankings: Rankings) -> Row:
+def row_of(collection: Collection, ranker: str, rankings: Rankings) -> Row:
     judged = [query.id for query in collection.queries]
     middle = len(judged) // 2
     return Row(
@@ -274,11 +286,11 @@ def _quality(query_ids: Sequence[str], rankings: Rankings, collection: Collectio
     )
 
 
-def _line(row: Row) -> str:
-    parts = (row.all, row.first, row.second)
-    figures = [one.ndcg_at_10 for one in parts] + [one.recall_at_100 for one in parts]
-    mark = "  below the floor" if row.ranker == "service" and _misses_floor(row) else ""
-    return f"{row.collection:<12} {row.ranker:<11}" + "".join(f"{x:8.3f}" for x in figures) + mark
+def table_head() -> list[str]:
+    return [
+        f"{'':<12} {'':<13}{'nDCG@10':>8}{'':>16}{'recall@100':>12}",
+        f"{'collection':<12} {'ranked by':<13}" + f"{'all':>8}{'first':>8}{'second':>8}" * 2,
+    ]
 
 
 def _floor(row: Row) -> float:

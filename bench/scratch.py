@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from app.adapters.postgres.embedded import SERVING_ROLE, EmbeddedDatabase, start_embedded
 from app.adapters.postgres.schema import migrate
@@ -41,25 +42,31 @@ class Scratch:
 
 
 @contextmanager
-def scratch_service(postgres: Mapping[str, str]) -> Iterator[Scratch]:
-    """Start an empty database with these settings of PostgreSQL's, and a service on it."""
+def scratch_service(
+    postgres: Mapping[str, str], environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Scratch]:
+    """Start an empty database with these settings of PostgreSQL's, and a service on it.
+
+    `environment` holds further settings of the service.
+    """
     with tempfile.TemporaryDirectory(prefix="ctxsnap-bench-") as folder:
         data_dir = Path(folder)
         with start_embedded(data_dir, settings=postgres) as server:
             database = server.database
             asyncio.run(migrate(database.owner_url, serving_role=SERVING_ROLE))
             settings = read_settings(data_dir=data_dir, database_url=database.serving_url)
-            with _service(data_dir, database.serving_url) as url:
+            with _service(data_dir, database.serving_url, environment) as url:
                 yield Scratch(url, database, settings)
 
 
 @contextmanager
-def _service(data_dir: Path, database_url: str) -> Iterator[str]:
+def _service(data_dir: Path, database_url: str, further: Mapping[str, str]) -> Iterator[str]:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("CTXSNAP_")},
         "CTXSNAP_DATA_DIR": str(data_dir),
         "CTXSNAP_DATABASE_URL": database_url,
         "CTXSNAP_LOG_LEVEL": "warning",
+        **further,
     }
     command = [sys.executable, "-m", "app.cli.main", "serve", "--port", "0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
