@@ -36,16 +36,16 @@ WORD_LIMIT = 128
 
 _REMEMBERED_WORDS = 1 << 16
 
-_UNSPACED = (
+UNSPACED = (
     r"[[\p{Han}\p{Hiragana}\p{Katakana}ー\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
     r"&&[\p{L}\p{Nl}]]"
 )
-_SPACED = rf"[[\p{{L}}\p{{N}}]--{_UNSPACED}]"
+_SPACED = rf"[[\p{{L}}\p{{N}}]--{UNSPACED}]"
 # UTS #18: letters, marks, digits and connectors.
 _TOKEN = regex.compile(r"\w+")
-_UNSPACED_LETTER = regex.compile(_UNSPACED, regex.V1)
+_UNSPACED_LETTER = regex.compile(UNSPACED, regex.V1)
 _PIECE = regex.compile(
-    rf"(?:{_UNSPACED}\p{{M}}*+)++|{_SPACED}[{_SPACED}\p{{M}}]{{0,{WORD_LIMIT - 1}}}+", regex.V1
+    rf"(?:{UNSPACED}\p{{M}}*+)++|{_SPACED}[{_SPACED}\p{{M}}]{{0,{WORD_LIMIT - 1}}}+", regex.V1
 )
 _CHARACTER = regex.compile(r"\P{M}\p{M}*+")
 _HAN_CHARACTER = regex.compile(r"\p{Han}\p{M}*+")
@@ -68,7 +68,7 @@ def analyze(text: str, language: str | None) -> tuple[str, ...]:
     characters of a run before its pairs.
     """
     if not text.isascii():
-        text = _normalized(text)
+        text = normalized(text)
     primary = "" if language is None else language.replace("_", "-").partition("-")[0].lower()
     terms: list[str] = []
     for token in _TOKEN.findall(text):
@@ -87,7 +87,7 @@ def term_key(term: str) -> int:
     return int.from_bytes(hashlib.sha256(term.encode()).digest()[:8], "big", signed=True)
 
 
-def _normalized(text: str) -> str:
+def normalized(text: str) -> str:
     text = _IGNORABLE.sub("", text)
     text = _LONG_RUN_OF_MARKS.sub(r"\1", text)
     return unicodedata.normalize("NFKC", text)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from app.canonical import digest_text
 from app.indexing.analysis import ANALYZER_VERSION, analyze, term_key
 from app.indexing.chunking import CHUNKER_VERSION, chunk
+from app.indexing.signature import SIGNATURE_VERSION, sign
 from app.indexing.source import ChunkDraft, PreparedChunk, PreparedSource, SourceDraft
 
-ENGINE = f"analyzer {ANALYZER_VERSION}, chunker {CHUNKER_VERSION}"
+ENGINE = f"analyzer {ANALYZER_VERSION}, chunker {CHUNKER_VERSION}, signature {SIGNATURE_VERSION}"
 """Recorded with every index version and snapshot: another engine, another result."""
 
 
@@ -54,4 +55,5 @@ class SourcePreparer:
             body_tokens=self.count_body(piece.text),
             terms=tuple(sorted(frequencies.items())),
             length=frequencies.total(),
+            signature=sign(piece.text),
         )

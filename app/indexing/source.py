@@ -45,7 +45,8 @@ class PreparedChunk:
     """A chunk with what is stored beside it.
 
     `body_tokens` counts the text as it stands inside its fence, per encoding. `terms`
-    holds (term key, frequency), sorted by key; `length` is the sum of the frequencies.
+    holds (term key, frequency), sorted by key; `length` is the sum of the frequencies;
+    `signature` is what `indexing.signature` makes of the text.
     """
 
     chunk_id: str
@@ -54,6 +55,7 @@ class PreparedChunk:
     body_tokens: Mapping[str, int]
     terms: tuple[tuple[int, int], ...]
     length: int
+    signature: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,11 @@ class PreparedSource:
 class LiveSum:
     """Sums over live sources: an additive multiset hash and the counts that BM25 needs.
 
-    `lanes` are four unsigned 64-bit sums of fingerprints, modulo 2^64 (the additive hash
-    of Bellare and Micciancio, 1997, in lanes): equal multisets have equal sums, whatever
-    the order of their changes. It tells content apart; it is no commitment against a
-    writer who searches for collisions: item texts are bound by their own digests.
+    `lanes` are four unsigned 64-bit sums of fingerprints, of sources and of heads that make
+    them stale, modulo 2^64 (the additive hash of Bellare and Micciancio, 1997, in lanes):
+    equal multisets have equal sums, whatever the order of their changes. It tells content
+    apart; it is no commitment against a writer who searches for collisions: item texts are
+    bound by their own digests.
     """
 
     sources: int = 0
@@ -158,8 +161,23 @@ class LiveSum:
 
 def live_sum(source: PreparedSource) -> LiveSum:
     """What one live source adds to its label's sums."""
-    lanes = struct.unpack(f">{LANES}Q", digest_to_bytes(source.fingerprint()))
-    return LiveSum(1, len(source.chunks), source.length, lanes)
+    return LiveSum(1, len(source.chunks), source.length, _lanes(source.fingerprint()))
+
+
+def head_sum(project: str, source_id: str, revision: str, head_revision: str | None) -> LiveSum:
+    """What a head adds to the sums of a live source's label: nothing unless they differ.
+
+    A head of the source's own revision makes nothing stale, and one without a source is
+    counted once there is one: what shows in the sums is what a reader can notice.
+    """
+    if head_revision in (None, revision):
+        return LiveSum()
+    digest = digest_value({"head": [project, source_id, head_revision]})
+    return LiveSum(lanes=_lanes(digest))
+
+
+def _lanes(digest: Digest) -> tuple[int, ...]:
+    return struct.unpack(f">{LANES}Q", digest_to_bytes(digest))
 
 
 def lanes_to_signed(lanes: tuple[int, ...]) -> list[int]:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
-from app.canonical import Digest
+from app.canonical import Digest, JsonObject
 from app.scope.label import Label
 
 
@@ -12,6 +13,8 @@ class Chunk:
     """One chunk of one source revision, with everything that later stages need.
 
     `body_tokens` counts the text inside its fence per encoding, where that is stored.
+    `head_revision` is the newest revision that the index was told of, where it was told of
+    any. `signature` is what `indexing.signature` makes of the text.
     """
 
     tenant: str
@@ -25,6 +28,9 @@ class Chunk:
     text: str
     provenance: str | None = None
     body_tokens: Mapping[str, int] = field(default_factory=dict)
+    expires_at: datetime | None = None
+    head_revision: str | None = None
+    signature: int | None = None
 
     @property
     def tie_break(self) -> tuple[str, str, int]:
@@ -47,7 +53,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """One retriever's answer, best first, and the version of what it could see."""
+    """One retriever's answer, best first, and the version of what it could see.
+
+    `inputs` are answers from outside that it used (a query vector): they are stored with
+    the snapshot, and given back to it as `ScopedQuery.recorded` by a replay. `facts` go
+    into the report.
+    """
 
     candidates: tuple[Candidate, ...]
     visible_version: str
+    inputs: JsonObject | None = None
+    facts: JsonObject = field(default_factory=dict)

@@ -1,16 +1,31 @@
 """Fusing the answers of several retrievers into one ranking, in whole numbers.
 
-Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and
+Guarantees: the result depends on the answers alone, not on their order; each leg's part of a
+score is rounded down to units of 10^-9 by itself.
+
+By rank: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and
 individual Rank Learning Methods" (2009): a chunk's score is the sum of weight / (k + rank)
-over the legs that found it, here in units of 10^-9, rounded down leg by leg.
+over the legs that found it.
+
+By score: Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (2023):
+a convex combination of scores that are brought to 0..1 leg by leg, by (score - least) /
+(greatest - least) over what the leg found. Of a leg whose scores are all equal each chunk has
+1: it told what belongs to the answer, and nothing else. What a leg did not find has 0 there.
+Weights are relative to their sum over the legs that answered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from app.canonical import Digest
 from app.retrieval.candidate import Chunk, Retrieval
+from app.retrieval.near_duplicates import NearDuplicates
 
-_UNIT = 1_000_000_000
+FusionMethod = Literal["reciprocal-rank", "normalised-scores"]
+
+UNIT = 1_000_000_000
+"""What a fused score is counted in: 1 is 10^-9."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +47,21 @@ class FusedCandidate:
     visible_version: str
 
 
-def fuse(answers: Sequence[LegAnswer], k: int) -> tuple[FusedCandidate, ...]:
-    """Best first; ties in the chunks' own order. Each chunk stands once."""
+def fuse(
+    answers: Sequence[LegAnswer], k: int, method: FusionMethod = "reciprocal-rank"
+) -> tuple[FusedCandidate, ...]:
+    """Best first; ties in the chunks' own order. Each chunk stands once.
+
+    `k` levels the ranks, where they count.
+    """
     scores: dict[tuple[str, str, str], int] = {}
     best: dict[tuple[str, str, str], tuple[int, str, str, Chunk]] = {}
+    total = sum(answer.weight for answer in answers)
     for answer in sorted(answers, key=lambda one: one.retriever):
-        for candidate in answer.retrieval.candidates:
+        parts = _by_rank(answer, k) if method == "reciprocal-rank" else _by_score(answer, total)
+        for candidate, part in zip(answer.retrieval.candidates, parts, strict=True):
             key = candidate.chunk.identity
-            scores[key] = scores.get(key, 0) + answer.weight * _UNIT // (k + candidate.rank)
+            scores[key] = scores.get(key, 0) + part
             found = (
                 candidate.rank,
                 answer.retriever,
@@ -48,39 +70,88 @@ def fuse(answers: Sequence[LegAnswer], k: int) -> tuple[FusedCandidate, ...]:
             )
             if key not in best or candidate.rank < best[key][0]:
                 best[key] = found
-    fused = (
+    return ranked(
         FusedCandidate(chunk, scores[key], retriever, version)
         for key, (_, retriever, version, chunk) in best.items()
     )
-    return tuple(sorted(fused, key=lambda one: (-one.score, one.chunk.tie_break)))
+
+
+def ranked(candidates: Iterable[FusedCandidate]) -> tuple[FusedCandidate, ...]:
+    """Best first; ties in the chunks' own order."""
+    return tuple(sorted(candidates, key=lambda one: (-one.score, one.chunk.tie_break)))
+
+
+def _by_rank(answer: LegAnswer, k: int) -> Iterator[int]:
+    for candidate in answer.retrieval.candidates:
+        yield answer.weight * UNIT // (k + candidate.rank)
+
+
+def _by_score(answer: LegAnswer, total_weight: int) -> Iterator[int]:
+    scores = [candidate.score for candidate in answer.retrieval.candidates]
+    least, greatest = min(scores, default=0), max(scores, default=0)
+    for score in scores:
+        above, span = (score - least, greatest - least) if greatest > least else (1, 1)
+        yield answer.weight * UNIT * above // (span * total_weight)
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A candidate left out because a better one has the same text."""
+    """A candidate left out because a better one has the same text, or nearly the same.
+
+    `different_bits` is None for the same text, else by how many of 64 bits the signatures
+    differ.
+    """
 
     candidate: FusedCandidate
     kept: Chunk
+    different_bits: int | None = None
 
 
-def drop_same_text(
-    ranked: Sequence[FusedCandidate], taken: Sequence[Chunk]
+def drop_duplicates(
+    candidates: Sequence[FusedCandidate],
+    taken: Sequence[Chunk],
+    max_different_bits: int | None = None,
 ) -> tuple[tuple[FusedCandidate, ...], tuple[Duplicate, ...]]:
     """Keep one candidate of each text; a text that is `taken` already is kept there.
 
     Of several the one of the highest trust is kept, and of those the best: a copy must not
     displace the text that it copies. A candidate that is itself among the taken ones is
-    neither: it stands there.
+    neither: it stands there. With `max_different_bits` texts that are near to a kept one are
+    left out too (`near_duplicates`), in the same order of preference.
     """
-    holders = {chunk.content_hash: chunk for chunk in reversed(taken)}
     present = {(chunk.identity, chunk.content_hash) for chunk in taken}
-    left = [one for one in ranked if (one.chunk.identity, one.chunk.content_hash) not in present]
+    left = [
+        one for one in candidates if (one.chunk.identity, one.chunk.content_hash) not in present
+    ]
+    holders = _holders(left, taken, max_different_bits)
+    unique, duplicates = [], []
+    for candidate in left:
+        kept, different_bits = holders[candidate.chunk.content_hash]
+        if kept is candidate.chunk:
+            unique.append(candidate)
+        else:
+            duplicates.append(Duplicate(candidate, kept, different_bits))
+    return tuple(unique), tuple(duplicates)
+
+
+def _holders(
+    left: Sequence[FusedCandidate], taken: Sequence[Chunk], max_different_bits: int | None
+) -> dict[Digest, tuple[Chunk, int | None]]:
+    """Which chunk stands for each text, and how many bits it differs by if it is another."""
+    holders: dict[Digest, tuple[Chunk, int | None]] = {
+        chunk.content_hash: (chunk, None) for chunk in reversed(taken)
+    }
+    near = None
+    if max_different_bits is not None:
+        near = NearDuplicates(len(holders) + len(left), max_different_bits)
+        for chunk, _ in reversed(holders.values()):
+            near.keep(chunk)
     for candidate in sorted(left, key=lambda one: one.chunk.label.trust_tier.rank):
-        holders.setdefault(candidate.chunk.content_hash, candidate.chunk)
-    unique = tuple(one for one in left if holders[one.chunk.content_hash] is one.chunk)
-    duplicates = tuple(
-        Duplicate(one, holders[one.chunk.content_hash])
-        for one in left
-        if holders[one.chunk.content_hash] is not one.chunk
-    )
-    return unique, duplicates
+        chunk = candidate.chunk
+        if chunk.content_hash in holders:
+            continue
+        found = near.find(chunk) if near else None
+        holders[chunk.content_hash] = found or (chunk, None)
+        if near and found is None:
+            near.keep(chunk)
+    return holders

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.canonical import JsonObject
 from app.retrieval.candidate import Chunk, Retrieval
 from app.scope.access import AccessScope
+from app.storage.labels import IndexVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class IndexView:
 
     `index_version` and `label_keys` are internal: they never reach a snapshot. `languages`
     are those of the visible sources, sorted; the empty name stands for sources without one.
+    `hidden_source_keys` are sources of those labels, in a view of the past, that the scope
+    does not admit any more.
     """
 
     index_version: int
@@ -28,6 +32,7 @@ class IndexView:
     chunks: int
     terms: int
     visible_version: str
+    hidden_source_keys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class ScopedQuery:
     """A question that cannot be built without a scope.
 
     `language` is a BCP 47 tag, or None for each source's own; `limit` is the greatest
-    number of candidates.
+    number of candidates. `recorded` holds, in a replay, what the retriever was answered
+    from outside the first time: it asks nobody then.
     """
 
     scope: AccessScope
@@ -43,6 +49,7 @@ class ScopedQuery:
     text: str
     language: str | None
     limit: int
+    recorded: JsonObject | None = None
 
 
 class Retriever(Protocol):
@@ -67,8 +74,25 @@ class Pin:
 class IndexViews(Protocol):
     """Opens views of the built-in index and reads pinned sources from them."""
 
-    async def open(self, scope: AccessScope) -> IndexView:
-        """The present view of a scope; its labels are evaluated once, here."""
+    async def open(
+        self,
+        scope: AccessScope,
+        at: IndexVersion | None = None,
+        *,
+        admitted_now: AccessScope | None = None,
+        hidden: tuple[int, ...] = (),
+    ) -> IndexView:
+        """A scope's view, at present or at a version; its labels are evaluated once, here.
+
+        With `admitted_now`, what was visible at the version is left out where the label that
+        it has now (or had last) is not in that scope; `hidden` names sources to leave out by
+        key, as an earlier view did.
+        Raises VersionNotKeptError for a version that the index does not have any more, or
+        not yet.
+        """
+
+    async def has_erased(self, scope: AccessScope, view: IndexView) -> bool:
+        """Whether something that the view showed was erased since."""
 
     async def pinned(
         self, scope: AccessScope, view: IndexView, pins: Sequence[Pin]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.retrieval.candidate import Chunk
-from app.retrieval.fusion import FusedCandidate, LegAnswer, drop_same_text, fuse
+from app.retrieval.fusion import FusedCandidate, LegAnswer, drop_duplicates, fuse
 from tests.unit.retrieval.chunks import chunk, retrieval
 
 A, B, C = chunk("a"), chunk("b"), chunk("c")
@@ -99,7 +99,7 @@ def candidate(one: Chunk, score: int = 1) -> FusedCandidate:
 
 def test_the_best_candidate_of_a_text_stays_and_the_others_are_named() -> None:
     first, second, other = chunk("b", text="same"), chunk("a", text="same"), chunk("c")
-    unique, duplicates = drop_same_text([candidate(first), candidate(second), candidate(other)], ())
+    unique, duplicates = drop_duplicates([candidate(first), candidate(second), candidate(other)], ())
     assert [one.chunk for one in unique] == [first, other]
     assert [(one.candidate.chunk, one.kept) for one in duplicates] == [(second, first)]
 
@@ -107,18 +107,18 @@ def test_the_best_candidate_of_a_text_stays_and_the_others_are_named() -> None:
 @pytest.mark.parametrize("near", ["same ", "Same", "same\n", "sa\u0301me"])
 def test_only_equal_bytes_are_the_same_text(near: str) -> None:
     ranked = [candidate(chunk("a", text="same")), candidate(chunk("b", text=near))]
-    assert drop_same_text(ranked, ()) == (tuple(ranked), ())
+    assert drop_duplicates(ranked, ()) == (tuple(ranked), ())
 
 
 def test_a_text_that_is_taken_already_is_kept_there() -> None:
     pinned = chunk("z", text="same")
-    unique, (duplicate,) = drop_same_text([candidate(chunk("a", text="same"))], [pinned])
+    unique, (duplicate,) = drop_duplicates([candidate(chunk("a", text="same"))], [pinned])
     assert unique == ()
     assert duplicate.kept == pinned
 
 
 def test_a_candidate_that_is_itself_taken_is_neither_kept_nor_a_duplicate() -> None:
-    assert drop_same_text([candidate(chunk("a", text="same"))], [chunk("a", text="same")]) == (
+    assert drop_duplicates([candidate(chunk("a", text="same"))], [chunk("a", text="same")]) == (
         (),
         (),
     )
@@ -128,17 +128,17 @@ def test_taken_chunks_of_one_text_do_not_make_each_other_duplicates() -> None:
     """Two pins hold the same paragraph, and the query finds both: both are there already."""
     taken = [chunk("a", 0, text="same"), chunk("a", 1, text="same")]
     ranked = [candidate(chunk("a", 0, text="same")), candidate(chunk("a", 1, text="same"))]
-    assert drop_same_text(ranked, taken) == ((), ())
+    assert drop_duplicates(ranked, taken) == ((), ())
 
 
 def test_taken_chunks_that_are_found_again_are_not_packed_twice() -> None:
     taken = [chunk("a", 0, text="same"), chunk("a", 1, text="same")]
-    assert drop_same_text([candidate(one) for one in taken], taken) == ((), ())
+    assert drop_duplicates([candidate(one) for one in taken], taken) == ((), ())
 
 
 def test_another_revision_of_a_taken_chunk_is_a_candidate_of_its_own() -> None:
     ranked = [candidate(chunk("a", text="new"))]
-    assert drop_same_text(ranked, [chunk("a", text="old")]) == (tuple(ranked), ())
+    assert drop_duplicates(ranked, [chunk("a", text="old")]) == (tuple(ranked), ())
 
 
 few_texts = st.lists(
@@ -152,7 +152,7 @@ few_texts = st.lists(
 def test_each_candidate_is_kept_a_duplicate_or_taken(
     ranked: list[Chunk], taken: list[Chunk]
 ) -> None:
-    unique, duplicates = drop_same_text([candidate(one) for one in ranked], taken)
+    unique, duplicates = drop_duplicates([candidate(one) for one in ranked], taken)
     present = {(one.identity, one.content_hash) for one in taken}
     kept = [one.chunk for one in unique]
     dropped = [one.candidate.chunk for one in duplicates]
