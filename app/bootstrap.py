@@ -2,35 +2,45 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import httpx
 import structlog
 
 from app.adapters.development_key import load_or_create_development_key, select_issuers
+from app.adapters.embeddings import EmbeddingEndpoint, OpenAiEmbedder
 from app.adapters.jose import IssuerConfig, TokenVerifier
 from app.adapters.postgres.audit_log import PostgresAuditLog
+from app.adapters.postgres.compaction import PostgresIndexCompaction
 from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import EmbeddedPostgres, start_embedded
+from app.adapters.postgres.graph import PostgresSourceGraph
 from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.lexical import PostgresLexicalRetriever
 from app.adapters.postgres.schema import check_readiness, migrate, refuse_newer_schema
 from app.adapters.postgres.snapshot_store import PostgresSnapshotStore
 from app.adapters.postgres.source_history import PostgresSourceHistory
 from app.adapters.postgres.source_index import PostgresSourceIndex
+from app.adapters.postgres.vector import PostgresVectorRetriever
+from app.adapters.postgres.vector_index import PostgresVectorIndex, has_vectors
 from app.adapters.tokens import TiktokenCounter
 from app.api.parts import Parts
 from app.audit.sealer import Sealer
-from app.config import IssuerSettings, Settings
-from app.errors import ServiceError
+from app.config import EmbeddingSettings, IssuerSettings, Settings
+from app.errors import ConfigurationError, ServiceError
+from app.gathering import Services
+from app.indexing.backlog import EmbeddingBacklog
+from app.indexing.embedding import EmbeddingProfile
 from app.indexing.preparation import ENGINE, SourcePreparer
 from app.packing.rendering import framed_body
-from app.pipeline import Services
+from app.pins import PinResolver
 from app.readiness import Readiness
 from app.reading import SnapshotReader
+from app.retrieval.retriever import Retriever
+from app.storage.compaction import Compactor
 from app.strategy.strategy import StrategyCatalog
 
 STORED_ENCODINGS = ("cl100k_base", "o200k_base")
@@ -59,34 +69,58 @@ async def running_application(settings: Settings) -> AsyncIterator[Parts]:
         verifier = _verifier(settings, client)
         stack.push_async_callback(verifier.aclose)
         tokens = TiktokenCounter()
-        retriever = PostgresLexicalRetriever(database)
+        embedders = [await _embedder(one, stack) for one in settings.embeddings]
+        retrievers = await _retrievers(database, embedders)
+        backlog = None
+        if embedders:
+            backlog = EmbeddingBacklog(
+                PostgresVectorIndex(database),
+                embedders[0],
+                interval_s=settings.embedding_interval_s,
+            )
+            await stack.enter_async_context(backlog.running())
         snapshots = PostgresSnapshotStore(database)
-        strategies = StrategyCatalog.load(settings.strategies_dir, frozenset({retriever.name}))
+        views, history = PostgresIndexViews(database), PostgresSourceHistory(database)
+        strategies = StrategyCatalog.load(
+            settings.strategies_dir, retrievers=retrievers, encodings=tokens.encodings
+        )
         # The rank files take most of a second to load: before the first request, not in it.
         for encoding in STORED_ENCODINGS:
             await asyncio.to_thread(tokens.count, "", encoding)
         audit = PostgresAuditLog(database)
         sealer = Sealer(audit, interval_s=settings.audit_seal_interval_s, now=_now)
         await stack.enter_async_context(sealer.running())
+        compactor = _compactor(settings, database)
+        await stack.enter_async_context(compactor.running())
         yield Parts(
             services=Services(
                 strategies=strategies,
-                views=PostgresIndexViews(database),
-                retrievers={retriever.name: retriever},
+                views=views,
+                pins=PinResolver(views, history),
+                retrievers=retrievers,
+                graph=PostgresSourceGraph(database),
                 snapshots=snapshots,
                 tokens=tokens,
                 engine=ENGINE,
                 clock=time.perf_counter,
             ),
-            reader=SnapshotReader(snapshots, tokens, PostgresSourceHistory(database)),
+            reader=SnapshotReader(snapshots, tokens, history),
             index=PostgresSourceIndex(database),
             preparer=source_preparer(tokens, settings.max_chunk_tokens),
             verifier=verifier,
             readiness=partial(_readiness, database),
             audit=audit,
             sealer=sealer,
+            compactor=compactor,
+            backlog=backlog,
             now=_now,
         )
+
+
+def _compactor(settings: Settings, database: Database) -> Compactor:
+    days = settings.index_retention_days
+    retention = None if days is None else timedelta(days=days)
+    return Compactor(PostgresIndexCompaction(database), retention=retention, now=_now)
 
 
 def _now() -> datetime:
@@ -99,6 +133,43 @@ async def _readiness(database: Database) -> tuple[Readiness, ...]:
     except ServiceError as error:
         return (Readiness("database", False, error.detail),)
     return (Readiness("database", True, "reachable"), *found)
+
+
+async def _embedder(settings: EmbeddingSettings, stack: AsyncExitStack) -> OpenAiEmbedder:
+    # A client of its own: texts go through a proxy only where this endpoint's settings say so.
+    client = await stack.enter_async_context(httpx.AsyncClient(trust_env=settings.trust_env))
+    return OpenAiEmbedder(
+        client,
+        EmbeddingEndpoint(
+            url=settings.url,
+            profile=EmbeddingProfile(
+                settings.model,
+                settings.dimensions,
+                settings.normalise,
+                settings.query_prefix,
+                settings.passage_prefix,
+                settings.input_type,
+            ),
+            key=None if settings.key is None else settings.key.get_secret_value(),
+            batch=settings.batch,
+            deadline_s=settings.deadline_ms / 1000,
+        ),
+    )
+
+
+async def _retrievers(
+    database: Database, embedders: Sequence[OpenAiEmbedder]
+) -> dict[str, Retriever]:
+    """Raises ConfigurationError for embeddings on a database without pgvector's tables."""
+    legs: list[Retriever] = [PostgresLexicalRetriever(database)]
+    if embedders:
+        if not await has_vectors(database):
+            raise ConfigurationError(
+                "CTXSNAP_EMBEDDINGS is set, but the database has no tables for vectors: let a "
+                "superuser run CREATE EXTENSION vector in it, and then `ctxsnap migrate` again."
+            )
+        legs.append(PostgresVectorRetriever(database, embedders))
+    return {leg.name: leg for leg in legs}
 
 
 def source_preparer(tokens: TiktokenCounter, max_chunk_tokens: int) -> SourcePreparer:

@@ -5,7 +5,7 @@ are refused: no hashed document of this service holds one.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NewType, TypeAlias, cast
 
 import orjson
@@ -56,6 +56,9 @@ def digest_from_bytes(raw: bytes) -> Digest:
     return Digest("sha256:" + raw.hex())
 
 
+_LEAVES = frozenset((str, int, bool, type(None)))
+
+
 def _has_plain_names(value: object) -> bool:
     """Whether all member names are ASCII; raises TypeError when there is a float."""
     plain = True
@@ -64,9 +67,14 @@ def _has_plain_names(value: object) -> bool:
         current = pending.pop()
         if isinstance(current, dict):
             plain = plain and all(map(str.isascii, current))
-            pending.extend(current.values())
+            members: Collection[object] = current.values()
         elif isinstance(current, list | tuple):
-            pending.extend(current)
+            members = current
         elif isinstance(current, float):
             raise TypeError("a canonical document holds no floating-point numbers")
+        else:
+            continue
+        # Most containers hold leaves alone: their types are looked at without a loop here.
+        if not _LEAVES.issuperset(map(type, members)):
+            pending.extend(one for one in members if type(one) not in _LEAVES)
     return plain

@@ -4,12 +4,11 @@ Every field is described here, and the README's table is checked against these
 descriptions.
 """
 
-import json
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from app.errors import ConfigurationError
 
@@ -25,6 +24,24 @@ class IssuerSettings(BaseModel):
     jwks_url: str | None = None
     hs256_secret: SecretStr | None = None
     algorithms: tuple[str, ...] = ()
+
+
+class EmbeddingSettings(BaseModel):
+    """An endpoint that computes vectors, and the profile that they are computed under."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: str = Field(pattern=r"^https?://[^\s]+$")
+    model: str = Field(min_length=1)
+    dimensions: int = Field(ge=1, le=4000)
+    key: SecretStr | None = None
+    query_prefix: str = ""
+    passage_prefix: str = ""
+    normalise: bool = True
+    input_type: bool = False
+    batch: int = Field(32, ge=1, le=2048)
+    deadline_ms: int = Field(60_000, ge=1, le=600_000)
+    trust_env: bool = False
 
 
 class Settings(BaseSettings):
@@ -78,6 +95,22 @@ class Settings(BaseSettings):
     strategies_dir: Path | None = Field(
         None, description="Folder with further strategies, one YAML file each."
     )
+    embeddings: tuple[EmbeddingSettings, ...] = Field(
+        (),
+        description=(
+            "Embedding profiles, a JSON array of objects with `url` (of an OpenAI-compatible "
+            "API, to which `/embeddings` is added), `model`, `dimensions`, and optionally `key`, "
+            "`query_prefix`, `passage_prefix`, `normalise` (true), `input_type` (whether a "
+            "request says `query` or `passage` in it; false), `batch` (texts in a request; 32), "
+            "`deadline_ms` (of a request with its retries; 60,000) and `trust_env` (whether a "
+            "proxy named in the environment is used; false). The first one gets vectors for "
+            "every chunk; a second one serves until they are complete. Absent: ranking by words "
+            "alone."
+        ),
+    )
+    embedding_interval_s: float = Field(
+        5.0, gt=0, description="Seconds between two rounds of embedding what has no vectors yet."
+    )
     issuers: tuple[IssuerSettings, ...] = Field(
         (),
         description=(
@@ -95,6 +128,11 @@ class Settings(BaseSettings):
     )
     audit_seal_interval_s: float = Field(
         10.0, gt=0, description="Seconds between two rounds of sealing the audit log."
+    )
+    index_retention_days: int | None = Field(
+        None,
+        ge=1,
+        description="Days for which past versions of the index are kept. Absent: for ever.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level of log lines."
@@ -120,9 +158,16 @@ def read_settings(**overrides: object) -> Settings:
         return Settings(**overrides)  # type: ignore[arg-type]
     except ValidationError as error:
         faults = [
-            f"CTXSNAP_{'_'.join(str(part) for part in fault['loc']).upper()}: {fault['msg']}"
+            f"{_place(fault['loc'])}: {fault['msg']}"
             for fault in error.errors(include_input=False, include_url=False)
         ]
         raise ConfigurationError("; ".join(faults)) from error
-    except json.JSONDecodeError as error:
+    except SettingsError as error:
         raise ConfigurationError(f"A CTXSNAP_ setting is not valid JSON: {error}") from error
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """`CTXSNAP_ISSUERS[0].audiences`; the prefix alone where no single setting is to blame."""
+    name, *inner = location or ("",)
+    members = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
+    return f"CTXSNAP_{str(name).upper()}{''.join(members)}"

@@ -5,7 +5,9 @@
     │   ├── MalformedRequestError     not the format it claims to be
     │   ├── InvalidRequestError       well-formed, but a field is not acceptable
     │   │   ├── BudgetTooSmallError   required items do not fit
-    │   │   └── PinUnavailableError   a pinned source is unknown or not in scope
+    │   │   ├── PinUnavailableError   a pinned source is unknown or not in scope
+    │   │   ├── AsOfUnavailableError  a snapshot to go back to is unknown or not readable
+    │   │   └── VersionNotKeptError   the index no longer has, or not yet, that version
     │   ├── AuthenticationError       no valid token
     │   ├── PermissionMissingError    the token lacks a permission
     │   ├── ScopeExceedsGrantError    the request asks for more than the token allows
@@ -13,7 +15,8 @@
     │   ├── ConflictError             contradicts what is stored
     │   └── TooLargeError             beyond a stated limit
     ├── UnavailableError              a part is down or overloaded; try again
-    │   └── RetrieverUnavailableError a retriever that the strategy requires
+    │   ├── RetrieverUnavailableError a retriever that the strategy requires
+    │   └── EmbeddingUnavailableError no usable answer of the embedding endpoint
     ├── DeadlineExceededError         the time allowed ran out
     ├── CorruptRecordError            what is stored contradicts itself
     └── ConfigurationError            the operator can mend it
@@ -77,6 +80,14 @@ class PinUnavailableError(InvalidRequestError):
     code = "pin-unavailable"
 
 
+class AsOfUnavailableError(InvalidRequestError):
+    code = "as-of-unavailable"
+
+
+class VersionNotKeptError(InvalidRequestError):
+    code = "version-not-kept"
+
+
 class AuthenticationError(RequestError):
     code = "authentication-failed"
 
@@ -113,6 +124,10 @@ class UnavailableError(ServiceError):
 
 class RetrieverUnavailableError(UnavailableError):
     code = "retriever-unavailable"
+
+
+class EmbeddingUnavailableError(UnavailableError):
+    code = "embedding-unavailable"
 
 
 class DeadlineExceededError(ServiceError):

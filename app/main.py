@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app.api import audit, operations, snapshots, sources, strategies
+from app.api import audit, heads, operations, snapshots, sources, strategies
 from app.api.middleware.audit import AuditMiddleware
 from app.api.middleware.body_limit import BodyLimitMiddleware
 from app.api.middleware.metrics import MetricsMiddleware
@@ -56,7 +56,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     install_openapi(app)
     app.state.metrics = Metrics()
     install_problem_handlers(app)
-    for module in (snapshots, sources, strategies, audit, operations):
+    for module in (snapshots, sources, heads, strategies, audit, operations):
         app.include_router(module.router)
     # Added from the inside out: the first to see a request is the last one here.
     app.add_middleware(

@@ -6,51 +6,39 @@ before the last step, which is one transaction.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from app.audit.event import AuditEvent
-from app.canonical import Digest, digest_text, digest_to_bytes, digest_value
-from app.errors import InvalidRequestError, PinUnavailableError
+from app.canonical import (
+    Digest,
+    JsonObject,
+    JsonValue,
+    canonical_bytes,
+    digest_text,
+    digest_to_bytes,
+    digest_value,
+)
+from app.errors import AsOfUnavailableError, InvalidRequestError, PermissionMissingError
+from app.gathering import Gathered, Plan, Services, gather
 from app.packing.rendering import FORMATS
 from app.packing.tokens import TokenCounter
-from app.retrieval.candidate import Chunk
-from app.retrieval.fan_out import Leg, LegOutcome, admits, fan_out
-from app.retrieval.fusion import FusedCandidate, LegAnswer, fuse
-from app.retrieval.retriever import IndexView, IndexViews, Pin, Retriever, ScopedQuery
+from app.pins import told_of_classification
+from app.retrieval.fan_out import LegOutcome
+from app.retrieval.retriever import IndexView
 from app.scope.access import AccessScope, narrow, whole_grant
 from app.scope.grant import Grant
+from app.scope.vocabulary import Permission
 from app.scope.writing import refuse_beyond_grant
 from app.snapshot.assembly import Assembly, assemble
-from app.snapshot.material import Material, Recipe
-from app.snapshot.request import CreateSnapshot, InlineItem, RequestedBudget
+from app.snapshot.material import Material
+from app.snapshot.request import AsOf, CreateSnapshot, InlineItem, RequestedBudget
 from app.snapshot.snapshot import Budget, Exclusion
-from app.storage.snapshots import (
-    InlineBounds,
-    PutOutcome,
-    SnapshotRecord,
-    SnapshotStore,
-    StoredSnapshot,
-)
-from app.strategy.strategy import Strategy, StrategyCatalog
-
-NOT_AVAILABLE = "not available"
-"""Said of every named source that is not in scope, whether it exists or not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The parts that assembling needs; `clock` gives seconds for timings and nothing else."""
-
-    strategies: StrategyCatalog
-    views: IndexViews
-    retrievers: Mapping[str, Retriever]
-    snapshots: SnapshotStore
-    tokens: TokenCounter
-    engine: str
-    clock: Callable[[], float]
+from app.storage.labels import IndexVersion, SourceName
+from app.storage.snapshots import InlineBounds, PutOutcome, SnapshotRecord, StoredSnapshot
+from app.strategy.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,46 +82,73 @@ async def create_snapshot(services: Services, call: Call) -> Answer:
     strategy = services.strategies.resolve(request.strategy)
     budget = resolve_budget(request.budget, strategy, services.tokens)
     inline, refused = admit_inline(call.grant, scope, request.items)
-    repeat_key = _repeat_key(scope, request)
+    repeat_key = _repeat_key(call.grant, scope, request)
     if not (call.refresh or call.dry_run):
         repeat = await _find_repeat(services, call, repeat_key)
         if repeat is not None:
             return repeat
     timings.mark("scope")
 
-    view = await services.views.open(scope)
-    pinned, unavailable = await _pinned(services, scope, view, request)
-    outcomes = await _retrieve(services, strategy, scope, view, request)
-    ranked = _fuse(outcomes, strategy)
-    timings.mark("retrieval")
-
-    material = Material(
+    told = bool(request.pins) and told_of_classification(call.grant)
+    plan = Plan(
         request=request,
         scope=scope,
-        recipe=Recipe(
-            name=strategy.name,
-            digest=strategy.digest(),
-            document=strategy.canonical(),
-            rules=strategy.packing.rules(),
-            fusion_k=strategy.fusion.k,
-        ),
+        strategy=strategy,
         budget=budget,
-        engine=services.engine,
-        visible_version=view.visible_version,
         inline=inline,
-        pinned=pinned,
-        optional_pins=_optional(request.pins, pinned),
-        outcomes=outcomes,
-        ranked=ranked,
-        refused=(*refused, *unavailable),
+        refused=refused,
+        view=await open_view(services, call.grant, scope, request.as_of),
+        evaluated_at=call.evaluated_at,
+        told_of_classification=told,
     )
+    gathered = await gather(services, plan)
+    timings.mark("retrieval")
+
+    material = gathered.material
     count = partial(services.tokens.count, encoding=budget.encoding)
     assembly = await asyncio.to_thread(assemble, material, count)
     timings.mark("assembly")
     if call.dry_run:
-        return Answer(assembly.snapshot.canonical, assembly.snapshot.hash, False, outcomes)
-    record = _record(call, material, assembly, view, timings.milliseconds)
-    return await _store(services, call, record, repeat_key, outcomes)
+        return Answer(assembly.snapshot.canonical, assembly.snapshot.hash, False, material.outcomes)
+    record = _record(call, gathered, assembly, plan.view, timings.milliseconds)
+    return await _store(services, call, record, repeat_key, material.outcomes)
+
+
+async def open_view(
+    services: Services, grant: Grant, scope: AccessScope, as_of: AsOf | None
+) -> IndexView:
+    """The present view of the scope, or what it shows of the index as it was.
+
+    What was visible then has to be admitted by the label that it has now, too.
+    """
+    if as_of is None:
+        return await services.views.open(scope)
+    if as_of.index_version is not None:
+        if Permission.INDEX_WRITE not in grant.permissions:
+            raise PermissionMissingError(
+                "asOf.indexVersion needs the permission index:write; asOf.snapshot does not.",
+                pointers=("/asOf/indexVersion",),
+            )
+        version = IndexVersion(as_of.index_version)
+    else:
+        ref = (as_of.snapshot or "").lower()
+        stored = await services.snapshots.get(whole_grant(grant).predicate, ref)
+        if stored is None:
+            raise AsOfUnavailableError(
+                "The snapshot that asOf names is not available.", pointers=("/asOf/snapshot",)
+            )
+        version = IndexVersion(stored.index_version)
+    return await services.views.open(scope, version, admitted_now=scope)
+
+
+def stored_inputs(inputs: JsonObject, view: IndexView) -> bytes:
+    """What a replay is given.
+
+    Which sources a view of the past left out stands beside what the report binds: bytes
+    that they had a part in would tell of them.
+    """
+    hidden = {"hidden": list(view.hidden_source_keys)} if view.hidden_source_keys else {}
+    return canonical_bytes({**inputs, **hidden})
 
 
 def resolve_budget(asked: RequestedBudget, strategy: Strategy, tokens: TokenCounter) -> Budget:
@@ -183,6 +198,13 @@ def admit_inline(
     Raises ScopeExceedsGrantError for an item that claims more than the grant holds.
     """
     refuse_beyond_grant(grant, tuple(item.label for item in items), "/items")
+    return split_inline(scope, items)
+
+
+def split_inline(
+    scope: AccessScope, items: tuple[InlineItem, ...]
+) -> tuple[tuple[InlineItem, ...], tuple[Exclusion, ...]]:
+    """The inline items that the scope admits, and exclusions for the others."""
     admitted = tuple(item for item in items if scope.predicate.admits_label(item.label))
     ceiling = scope.predicate.max_classification
     refused = tuple(
@@ -199,16 +221,15 @@ def admit_inline(
     return admitted, refused
 
 
-def _repeat_key(scope: AccessScope, request: CreateSnapshot) -> bytes:
-    return digest_to_bytes(
-        digest_value(
-            {
-                "request": request.canonical(),
-                "scope": scope.to_contract(),
-                "predicate": scope.predicate.canonical(),
-            }
-        )
-    )
+def _repeat_key(grant: Grant, scope: AccessScope, request: CreateSnapshot) -> bytes:
+    key: dict[str, JsonValue] = {
+        "request": request.canonical(),
+        "scope": scope.to_contract(),
+        "predicate": scope.predicate.canonical(),
+    }
+    if request.pins and told_of_classification(grant):
+        key["toldOf"] = "classification"
+    return digest_to_bytes(digest_value(key))
 
 
 async def _find_repeat(services: Services, call: Call, repeat_key: bytes) -> Answer | None:
@@ -220,97 +241,20 @@ def _known(stored: StoredSnapshot) -> Answer:
     return Answer(stored.canonical, stored.hash, created=False)
 
 
-async def _pinned(
-    services: Services, scope: AccessScope, view: IndexView, request: CreateSnapshot
-) -> tuple[tuple[Chunk, ...], tuple[Exclusion, ...]]:
-    if not request.pins:
-        return (), ()
-    chunks = await services.views.pinned(scope, view, request.pins)
-    # Checked once more here, as every answer of a backend is.
-    admitted = tuple(chunk for chunk in chunks if admits(scope.predicate, chunk))
-    found = {(chunk.project, chunk.source_id) for chunk in admitted}
-    found_chunks = {chunk.identity for chunk in admitted}
-    missing = [
-        (at, pin)
-        for at, pin in enumerate(request.pins)
-        if (
-            (pin.project, pin.source_id) not in found
-            if pin.chunk_id is None
-            else (pin.project, pin.source_id, pin.chunk_id) not in found_chunks
-        )
-    ]
-    pointers = tuple(f"/pins/{at}" for at, pin in missing if pin.required)
-    if pointers:
-        raise PinUnavailableError(
-            "These pins are not available: " + ", ".join(pointers), pointers=pointers
-        )
-    return admitted, tuple(
-        Exclusion(pin.project, pin.source_id, "denied", NOT_AVAILABLE, pin.chunk_id)
-        for _, pin in missing
-    )
-
-
-def _optional(pins: Sequence[Pin], chunks: Sequence[Chunk]) -> frozenset[tuple[str, str, str]]:
-    """The pinned chunks that no required pin names."""
-    required = [pin for pin in pins if pin.required]
-    return frozenset(
-        chunk.identity
-        for chunk in chunks
-        if not any(
-            (pin.project, pin.source_id) == (chunk.project, chunk.source_id)
-            and pin.chunk_id in (None, chunk.chunk_id)
-            for pin in required
-        )
-    )
-
-
-async def _retrieve(
-    services: Services,
-    strategy: Strategy,
-    scope: AccessScope,
-    view: IndexView,
-    request: CreateSnapshot,
-) -> tuple[LegOutcome, ...]:
-    if request.query is None:
-        return ()
-    legs = [
-        Leg(
-            retriever=services.retrievers[step.name],
-            limit=step.limit,
-            weight=step.weight,
-            deadline_s=step.deadline_ms / 1000,
-            may_fail=step.on_failure == "degrade",
-        )
-        for step in strategy.retrievers
-    ]
-    limit = max(leg.limit for leg in legs)
-    query = ScopedQuery(scope, view, request.query, request.language, limit)
-    return await fan_out(legs, query, services.clock)
-
-
-def _fuse(outcomes: tuple[LegOutcome, ...], strategy: Strategy) -> tuple[FusedCandidate, ...]:
-    answers = [
-        LegAnswer(outcome.name, outcome.weight, outcome.retrieval)
-        for outcome in outcomes
-        if outcome.retrieval is not None
-    ]
-    return fuse(answers, strategy.fusion.k)
-
-
 def _record(
     call: Call,
-    material: Material,
+    gathered: Gathered,
     assembly: Assembly,
     view: IndexView,
     timings_ms: Mapping[str, int],
 ) -> SnapshotRecord:
-    request = call.request
+    request, material = call.request, gathered.material
     # Refused ones too: the exclusions name them.
     inline = request.items
     held = {
         (chunk.project, chunk.source_id)
         for chunk in (*material.pinned, *(one.chunk for one in material.ranked))
-    }
+    } | gathered.disclosed
     ceiling = max(
         (item.label.classification for item in inline), key=lambda c: c.rank, default=None
     )
@@ -331,12 +275,26 @@ def _record(
         degraded=assembly.degraded,
         sources=tuple(sorted(held)),
         inline=InlineBounds(
-            projects=tuple(sorted({item.label.project for item in inline})),
+            projects=_projects_to_hold(material, held),
             classes=tuple(sorted({item.label.knowledge_class for item in inline})),
             classification=ceiling,
         ),
         texts=tuple(sorted({digest_text(text): text for text in request.texts()}.items())),
+        inputs=stored_inputs(material.inputs, view),
     )
+
+
+def _projects_to_hold(material: Material, held: Collection[SourceName]) -> tuple[str, ...]:
+    """Projects that a reader must hold, beside those of the sources.
+
+    A snapshot that nothing was found for still tells whom and what it was for: it is for
+    readers of the projects that were asked.
+    """
+    projects = {item.label.project for item in material.request.items}
+    projects |= {exclusion.project for exclusion in material.refused}
+    if not (projects or held):
+        projects.update(material.scope.predicate.projects)
+    return tuple(sorted(projects))
 
 
 async def _store(

@@ -5,7 +5,7 @@ Guarantees: what a reader may not know is answered like what does not exist.
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from app.scope.grant import Grant
 from app.snapshot.explain import Explanation, explain
 from app.snapshot.snapshot import hash_of
 from app.snapshot.verify import Check, Evidence, blocks_of, predicate_of, verify
-from app.storage.labels import IndexVersion, SourceHistory, SourceName
+from app.storage.labels import IndexVersion, SourceFacts, SourceHistory, SourceName
 from app.storage.snapshots import (
     SnapshotFilter,
     SnapshotStore,
@@ -93,8 +93,8 @@ class SnapshotReader:
             texts = await self._texts(grant.tenant, stored.hash, items)
             names = sorted({_name(item) for item in items if "indexVersion" in item})
             version = IndexVersion(stored.index_version)
-            facts = await self.history.facts(grant.tenant, version, names)
-            labels = {name: fact.label for name, fact in facts.items()}
+            facts = await self._facts(grant.tenant, version, names)
+            labels = None if facts is None else {name: one.label for name, one in facts.items()}
         evidence = Evidence(stored.canonical, stored.request, stored.report, texts, labels)
         checks = await asyncio.to_thread(partial(verify, evidence, self.tokens.count))
         return (Check("reference", untouched, f"kept under {stored.hash}"), *checks)
@@ -104,12 +104,23 @@ class SnapshotReader:
     ) -> tuple[Explanation, ...]:
         """Why a source is in or out; one that the grant does not admit is like no source."""
         version = IndexVersion(stored.index_version)
-        facts = await self.history.facts(grant.tenant, version, [(project, source_id)])
-        found, own, label = facts.get((project, source_id)), whole_grant(grant).predicate, None
+        facts = await self._facts(grant.tenant, version, [(project, source_id)])
+        found = (facts or {}).get((project, source_id))
+        own, label = whole_grant(grant).predicate, None
         if found and own.admits_label(found.label) and own.admits_label(found.present_label):
             label = found.label
         predicate = predicate_of(json.loads(stored.report)["scope"]["predicate"])
-        return explain(json.loads(stored.canonical), predicate, label, project, source_id)
+        document, request = json.loads(stored.canonical), json.loads(stored.request)
+        kept = facts is not None
+        return explain(document, request, predicate, label, project, source_id, is_kept=kept)
+
+    async def _facts(
+        self, tenant: str, version: IndexVersion, names: Sequence[SourceName]
+    ) -> Mapping[SourceName, SourceFacts] | None:
+        """None for all of them where the index no longer keeps the version whole."""
+        if version < await self.history.oldest_version(tenant):
+            return None
+        return await self.history.facts(tenant, version, names)
 
     async def _texts(
         self, tenant: str, snapshot: Digest, items: list[dict[str, Any]]

@@ -20,6 +20,7 @@ from app.adapters.postgres.schema import migrate
 from app.api.parts import Parts
 from app.config import Settings
 from app.main import create_app
+from tests.embedding_server import running_embedding_server
 from tests.tokens import TokenFactory
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -50,6 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def embedding_url() -> Iterator[str]:
+    """The base URL of a real embedding endpoint; its profile is in tests/embedding_server.py."""
+    with running_embedding_server() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

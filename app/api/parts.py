@@ -9,17 +9,20 @@ from fastapi import Depends, Request
 
 from app.api.audit_trail import Trail
 from app.api.middleware.scope import TokenVerifier
+from app.api.strict_route import before_body
 from app.audit.log import AuditLog
 from app.audit.sealer import Sealer
 from app.errors import PermissionMissingError
+from app.gathering import Services
+from app.indexing.backlog import EmbeddingBacklog
 from app.indexing.index import SourceIndex
 from app.indexing.preparation import SourcePreparer
 from app.metrics import Metrics
-from app.pipeline import Services
 from app.readiness import Readiness
 from app.reading import SnapshotReader
 from app.scope.grant import Grant
 from app.scope.vocabulary import Permission
+from app.storage.compaction import Compactor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Parts:
     verifier: TokenVerifier
     audit: AuditLog
     sealer: Sealer
+    backlog: EmbeddingBacklog | None
+    compactor: Compactor
     readiness: Callable[[], Awaitable[tuple[Readiness, ...]]]
     now: Callable[[], datetime]
 
@@ -55,6 +60,7 @@ def trail_of(request: Request) -> Trail:
 def permitted(permission: Permission) -> Callable[[Request], Grant]:
     """A dependency that gives the caller's grant, or refuses one without the permission."""
 
+    @before_body
     def grant_of(request: Request) -> Grant:
         grant: Grant = request.state.grant
         if not grant.allows(permission):

@@ -76,6 +76,21 @@ class ExplanationStage(StrictModel):
     detail: str
 
 
+class ReplayDifference(StrictModel):
+    """The first stage whose result differs, and why."""
+
+    stage: str
+    reason: str
+
+
+class ReplayAnswer(StrictModel):
+    """Whether a snapshot came out again; `hash` is what did."""
+
+    match: bool
+    first_difference: ReplayDifference | None = None
+    hash: str | None = None
+
+
 class ExplanationAnswer(StrictModel):
     stages: tuple[ExplanationStage, ...]
 

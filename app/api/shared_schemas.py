@@ -11,6 +11,8 @@ from app.scope.vocabulary import ALL_PROJECTS
 MAX_SOURCE_ID_CHARS = 1024
 MAX_SOURCE_ID_BYTES = 2048
 """In UTF-8: with a project and a digest it has to fit into an index row of 2,704 bytes."""
+SNAPSHOT_REF = r"sha256:[0-9a-f]{64}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+"""A snapshot's hash or id, as a regular expression."""
 
 
 def _one_project(value: str) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.api.shared_schemas import (
+    SNAPSHOT_REF,
     ChunkId,
     Language,
     Project,
@@ -20,7 +21,7 @@ from app.scope.access import RequestedScope, SourcePatterns
 from app.scope.grant import Grant
 from app.scope.label import Label
 from app.scope.vocabulary import ALL_PROJECTS, Classification, KnowledgeClass, TrustTier
-from app.snapshot.request import CreateSnapshot, InlineItem, RequestedBudget
+from app.snapshot.request import AsOf, CreateSnapshot, InlineItem, RequestedBudget
 
 MAX_ITEMS = 1000
 MAX_PATTERNS = 1000
@@ -28,6 +29,8 @@ MAX_NAMES = 1000
 MAX_QUERY_CHARS = 32_768
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
+SnapshotRef = Annotated[str, Field(pattern=f"^(?:{SNAPSHOT_REF})$")]
+IndexVersionNumber = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Pattern = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -132,6 +135,21 @@ class PinBody(StrictModel):
     required: bool = True
 
 
+class AsOfBody(StrictModel):
+    """The index as it was for a snapshot that the caller can read, or at a version."""
+
+    snapshot: SnapshotRef | None = Field(None, description="A snapshot's hash or id.")
+    index_version: IndexVersionNumber | None = Field(
+        None, description="Needs the permission `index:write`."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.snapshot is None) == (self.index_version is None):
+            raise PydanticCustomError("as_of", "Give either snapshot or indexVersion.")
+        return self
+
+
 class CreateSnapshotBody(StrictModel):
     """One request for one attempt."""
 
@@ -145,6 +163,7 @@ class CreateSnapshotBody(StrictModel):
     budget: BudgetBody = BudgetBody()
     items: tuple[ItemBody, ...] = Field((), max_length=MAX_ITEMS)
     pins: tuple[PinBody, ...] = Field((), max_length=MAX_ITEMS)
+    as_of: AsOfBody | None = None
 
     def to_core(self, grant: Grant) -> CreateSnapshot:
         """Raises InvalidRequestError where a project is missing."""
@@ -171,6 +190,9 @@ class CreateSnapshotBody(StrictModel):
                 )
                 for at, pin in enumerate(self.pins)
             ),
+            as_of=None
+            if self.as_of is None
+            else AsOf(self.as_of.snapshot, self.as_of.index_version),
         )
 
 

@@ -23,6 +23,7 @@ from app.api.read_schemas import (
     Contents,
     ExplanationAnswer,
     Messages,
+    ReplayAnswer,
     ReportAnswer,
     SnapshotPage,
     Verification,
@@ -36,7 +37,7 @@ from app.api.responses import (
     problems,
     tagged_response,
 )
-from app.api.shared_schemas import MAX_SOURCE_ID_CHARS
+from app.api.shared_schemas import MAX_SOURCE_ID_CHARS, SNAPSHOT_REF
 from app.api.snapshot_examples import CREATE_SNAPSHOT_EXAMPLES
 from app.api.snapshot_schemas import CreateSnapshotBody
 from app.api.strict_model import Uuid
@@ -45,6 +46,7 @@ from app.canonical import Digest
 from app.errors import NotFoundError
 from app.metrics import Metrics
 from app.pipeline import Answer, Call, create_snapshot
+from app.replay import replay
 from app.scope.grant import Grant
 from app.storage.snapshots import SnapshotFilter, SnapshotSummary, StoredSnapshot
 
@@ -52,7 +54,7 @@ _log = structlog.get_logger()
 
 router = APIRouter(prefix="/snapshots", tags=["snapshots"], route_class=StrictJsonRoute)
 
-_REF = re.compile(r"sha256:[0-9a-f]{64}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_REF = re.compile(SNAPSHOT_REF)
 
 
 @router.post(
@@ -85,6 +87,8 @@ async def post_snapshot(
     The same body under the same scope returns the first snapshot.
     """
     trail.note(runId=body.run_id, attemptId=body.attempt_id)
+    if parts.backlog is not None:
+        parts.backlog.met(grant.tenant)
     call = Call(
         grant,
         body.to_core(grant),
@@ -321,3 +325,25 @@ async def explain_snapshot(
         },
         headers=PRIVATE,
     )
+
+
+@router.post(
+    "/{ref}/replay",
+    operation_id="replaySnapshot",
+    summary="Assemble a snapshot again and compare",
+    responses={200: {"model": ReplayAnswer}, **problems(403, 404, 503)},
+)
+async def replay_snapshot(
+    ref: str, grant: AuditReading, parts: PartsParameter, trail: TrailParameter
+) -> Response:
+    """From what was stored with it, at its version of the index; needs `audit:read`.
+
+    Nothing is stored. Where the result differs, the first stage that does and why.
+    """
+    result = await replay(parts.services, await _found(ref, grant, parts, trail))
+    answer: dict[str, object] = {"match": result.match}
+    if not result.match:
+        answer["firstDifference"] = {"stage": result.stage, "reason": result.reason}
+    if result.hash is not None:
+        answer["hash"] = result.hash
+    return json_response(answer, headers=PRIVATE)

@@ -1,5 +1,6 @@
 """The bodies of the index calls, and their way into the core."""
 
+from collections.abc import Sequence
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -24,6 +25,8 @@ from app.scope.vocabulary import ALL_PROJECTS, Classification, KnowledgeClass, T
 
 MAX_SOURCES = 10_000
 MAX_CHUNKS = 10_000
+MAX_SOURCE_BYTES = 8 * 1024 * 1024
+"""Of all texts of one source, in UTF-8: a larger one is a load, not a document."""
 MAX_PRINCIPALS = 1000
 MAX_LINKS = 1000
 
@@ -70,14 +73,19 @@ class SourceBody(StrictModel):
             raise PydanticCustomError(
                 "text_or_chunks", "Give either text, which is cut here, or chunks."
             )
-        ids = [chunk.chunk_id for chunk in self.chunks or ()]
-        if len(set(ids)) < len(ids):
+        chunks = self.chunks or ()
+        if len({chunk.chunk_id for chunk in chunks}) < len(chunks):
             raise PydanticCustomError("chunk_ids", "Each chunkId stands once in a source.")
+        texts = (self.text or "", *(chunk.text for chunk in chunks))
+        if sum(len(text.encode()) for text in texts) > MAX_SOURCE_BYTES:
+            raise PydanticCustomError(
+                "source_too_long",
+                "Must have texts of at most {max_bytes} bytes in UTF-8 in all: split the source.",
+                {"max_bytes": MAX_SOURCE_BYTES},
+            )
         return self
 
     def to_core(self, grant: Grant, pointer: str) -> SourceDraft:
-        only = grant.projects[0] if len(grant.projects) == 1 else None
-        only = None if only == ALL_PROJECTS else only
         allow = self.acl.allow
         chunks = None
         if self.chunks is not None:
@@ -86,7 +94,7 @@ class SourceBody(StrictModel):
             source_id=self.source_id,
             revision=self.source_revision,
             label=Label(
-                project=project_or_only(self.project, only, f"{pointer}/project"),
+                project=project_or_only(self.project, only_project(grant), f"{pointer}/project"),
                 knowledge_class=self.class_,
                 classification=self.classification or lower_classification(grant),
                 trust_tier=self.trust_tier or lower_tier(TrustTier.TRUSTED_KNOWLEDGE, grant),
@@ -113,16 +121,27 @@ class PutSourcesBody(StrictModel):
         drafts = tuple(
             source.to_core(grant, f"/sources/{at}") for at, source in enumerate(self.sources)
         )
-        first_at: dict[tuple[str, str], int] = {}
-        for at, draft in enumerate(drafts):
-            first = first_at.setdefault((draft.label.project, draft.source_id), at)
-            if first != at:
-                raise InvalidRequestError(
-                    f"/sources/{at} is the same source as /sources/{first}: send each once.",
-                    pointers=(f"/sources/{at}/sourceId",),
-                    code="source-repeated",
-                )
+        refuse_repeated([(draft.label.project, draft.source_id) for draft in drafts], "/sources")
         return drafts
+
+
+def only_project(grant: Grant) -> str | None:
+    """The project that may be left out: the only one that the grant names."""
+    only = grant.projects[0] if len(grant.projects) == 1 else None
+    return None if only == ALL_PROJECTS else only
+
+
+def refuse_repeated(names: Sequence[tuple[str, str]], pointer: str) -> None:
+    """Raise InvalidRequestError where `<pointer>/<position>` names a source once more."""
+    first_at: dict[tuple[str, str], int] = {}
+    for at, name in enumerate(names):
+        first = first_at.setdefault(name, at)
+        if first != at:
+            raise InvalidRequestError(
+                f"{pointer}/{at} is the same source as {pointer}/{first}: send each once.",
+                pointers=(f"{pointer}/{at}/sourceId",),
+                code="source-repeated",
+            )
 
 
 class SourceChangeBody(StrictModel):
@@ -145,6 +164,14 @@ class DeletedBody(StrictModel):
     index_version: int
 
 
+class ReindexedBody(StrictModel):
+    """What one batch came to; `remaining` are left within the caller's rights."""
+
+    reindexed: int
+    remaining: int
+    index_version: int
+
+
 class IndexedSourceBody(StrictModel):
     """A live source."""
 
@@ -159,6 +186,10 @@ class IndexedSourceBody(StrictModel):
     language: str | None = None
     provenance: str | None = None
     expires_at: Instant | None = None
+    head_revision: str | None = Field(
+        None, description="A newer revision that the index was told of."
+    )
+    stale: bool = Field(description="Expired by now, or a newer revision is known.")
 
 
 class SourcePageBody(StrictModel):

@@ -1,6 +1,7 @@
 """Writing and reading the built-in index."""
 
 import asyncio
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -14,10 +15,12 @@ from app.api.source_schemas import (
     IndexBody,
     IndexChangeBody,
     PutSourcesBody,
+    ReindexedBody,
     SourcePageBody,
 )
 from app.api.strict_route import StrictJsonRoute, accepts_ndjson
 from app.indexing.index import IndexedSource, SourceFilter
+from app.retrieval.freshness import staleness
 from app.scope.access import whole_grant
 from app.scope.vocabulary import Permission
 from app.scope.writing import refuse_beyond_grant
@@ -59,6 +62,8 @@ async def put_sources(
     prepared = await asyncio.to_thread(lambda: [parts.preparer.prepare(one) for one in drafts])
     change = await parts.index.put_sources(grant, prepared, trail.allowed())
     trail.settle(stored=change.changed)
+    if parts.backlog is not None:
+        await parts.backlog.catch_up(grant.tenant)
     return json_response(
         {
             "indexVersion": change.index_version,
@@ -101,12 +106,15 @@ async def list_sources(
     next_cursor = None
     if len(found) > limit:
         next_cursor = encode_cursor(page[-1].source_id, page[-1].label.project)
+    now = parts.now()
     return json_response(
-        {"sources": [_source(one) for one in page], "nextCursor": next_cursor}, headers=PRIVATE
+        {"sources": [_source(one, now) for one in page], "nextCursor": next_cursor},
+        headers=PRIVATE,
     )
 
 
-def _source(one: IndexedSource) -> dict[str, object]:
+def _source(one: IndexedSource, now: datetime) -> dict[str, object]:
+    stale = staleness(one.revision, one.head_revision, one.expires_at, now)
     document: dict[str, object] = {
         "sourceId": one.source_id,
         "sourceRevision": one.revision,
@@ -119,6 +127,9 @@ def _source(one: IndexedSource) -> dict[str, object]:
         "language": one.language,
         "provenance": one.provenance,
         "expiresAt": one.expires_at,
+        # A head of this very revision is no news.
+        "headRevision": None if one.head_revision == one.revision else one.head_revision,
+        "stale": stale is not None,
     }
     return {name: value for name, value in document.items() if value is not None}
 
@@ -135,11 +146,20 @@ async def delete_source(
     trail: TrailParameter,
     project: ProjectQuery,
     source_id: SourceIdQuery,
+    erase: Annotated[
+        bool,
+        Query(
+            description="Remove the texts of all its revisions for good, and all that was made "
+            "of them; also where the source was deleted before."
+        ),
+    ] = False,
 ) -> Response:
     # Outside of the grant: word for word what an unknown source gets.
     known = project if grant.covers_project(project) else ""
-    version = await parts.index.delete_source(grant, known, source_id, trail.allowed())
-    trail.settle(stored=True)
+    code = "erased" if erase else None
+    end = parts.index.erase_source if erase else parts.index.delete_source
+    version = await end(grant, known, source_id, trail.allowed(code))
+    trail.settle(code, stored=True)
     return json_response({"indexVersion": version})
 
 
@@ -161,3 +181,37 @@ async def get_index(grant: IndexReading, parts: PartsParameter) -> Response:
     if grant.allows(Permission.INDEX_WRITE):
         document["indexVersion"] = found.index_version
     return json_response(document, headers=PRIVATE)
+
+
+@router.post(
+    "/index/reindex",
+    operation_id="reindexSources",
+    summary="Prepare sources anew that an earlier engine prepared",
+    responses={200: {"model": ReindexedBody}, **problems(403, 422, 503)},
+)
+async def reindex_sources(
+    grant: IndexWriting,
+    parts: PartsParameter,
+    trail: TrailParameter,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Most sources of this call.")] = 100,
+) -> Response:
+    """One batch, the oldest first: call again until nothing remains.
+
+    Revision, label and chunk ids that the writer gave stay.
+    """
+    outdated = await parts.index.outdated_sources(grant, parts.services.engine, limit)
+    trail.note_sources([(one.draft.label.project, one.draft.source_id) for one in outdated.sources])
+    prepared = await asyncio.to_thread(
+        lambda: [(one, parts.preparer.prepare(one.draft)) for one in outdated.sources]
+    )
+    change = await parts.index.reindex(grant, prepared, trail.allowed())
+    trail.settle(stored=change.sources > 0)
+    if parts.backlog is not None and change.sources:
+        await parts.backlog.catch_up(grant.tenant)
+    return json_response(
+        {
+            "reindexed": change.sources,
+            "remaining": outdated.count - change.sources,
+            "indexVersion": change.index_version,
+        }
+    )

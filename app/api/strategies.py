@@ -18,7 +18,7 @@ router = APIRouter(prefix="/strategies", tags=["strategies"], route_class=Strict
     "",
     operation_id="listStrategies",
     summary="List the strategies",
-    responses={200: {"model": StrategyPage}, **problems(403)},
+    responses={200: {"model": StrategyPage}, **problems(403, 503)},
 )
 async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
     recipes = [one.canonical() for one in parts.services.strategies.all()]
@@ -31,7 +31,7 @@ async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
     summary="Read a strategy by id or id@version",
     responses={
         200: {"description": "The recipe", "content": {"application/json": _RECIPE}},
-        **problems(403, 404),
+        **problems(403, 404, 503),
     },
 )
 async def get_strategy(id: str, _: Assembler, parts: PartsParameter) -> Response:  # noqa: A002 - the path's name

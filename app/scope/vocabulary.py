@@ -1,18 +1,25 @@
 """The closed vocabularies of the contract: classes, classifications, tiers, permissions."""
 
 from enum import StrEnum
+from functools import cache
 from typing import Self
 
 
 class _Ordered(StrEnum):
     """A vocabulary whose definition order is its rank, counted from 0."""
 
-    @property
-    def rank(self) -> int:
-        return list(type(self)).index(self)
+    rank: int
+
+    def __new__(cls, value: str) -> Self:
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.rank = len(cls.__members__)
+        return member
 
     @classmethod
+    @cache
     def of_rank(cls, rank: int) -> Self:
+        # Asked for each label of each candidate, and walking an enumeration is slow.
         return list(cls)[rank]
 
 

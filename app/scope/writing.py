@@ -6,28 +6,39 @@ from app.scope.label import Label
 from app.scope.vocabulary import KnowledgeClass, TrustTier
 
 
+def refuse_other_projects(grant: Grant, projects: tuple[str, ...], pointer: str) -> None:
+    """Check the project of what stands at each `<pointer>/<position>`.
+
+    Raises ScopeExceedsGrantError naming every one that the grant does not cover.
+    """
+    _refuse(
+        tuple(
+            f"{pointer}/{at}/project"
+            for at, project in enumerate(projects)
+            if not grant.covers_project(project)
+        )
+    )
+
+
 def refuse_beyond_grant(grant: Grant, labels: tuple[Label, ...], pointer: str) -> None:
     """Check the label of each text that stands at `<pointer>/<position>`.
 
     Raises ScopeExceedsGrantError naming every member that claims more than the grant
     holds, InvalidRequestError for a policy that is not of the tier of policies.
     """
-    exceeding = tuple(
-        f"{pointer}/{at}/{member}"
-        for at, label in enumerate(labels)
-        for member, beyond in (
-            ("project", not grant.covers_project(label.project)),
-            ("class", label.knowledge_class not in grant.classes),
-            ("classification", label.classification.rank > grant.max_classification.rank),
-            ("trustTier", label.trust_tier.rank < grant.max_trust_tier.rank),
+    _refuse(
+        tuple(
+            f"{pointer}/{at}/{member}"
+            for at, label in enumerate(labels)
+            for member, beyond in (
+                ("project", not grant.covers_project(label.project)),
+                ("class", label.knowledge_class not in grant.classes),
+                ("classification", label.classification.rank > grant.max_classification.rank),
+                ("trustTier", label.trust_tier.rank < grant.max_trust_tier.rank),
+            )
+            if beyond
         )
-        if beyond
     )
-    if exceeding:
-        raise ScopeExceedsGrantError(
-            "The request claims more than its token grants: " + ", ".join(exceeding),
-            pointers=exceeding,
-        )
     misplaced = tuple(
         f"{pointer}/{at}/trustTier"
         for at, label in enumerate(labels)
@@ -38,4 +49,12 @@ def refuse_beyond_grant(grant: Grant, labels: tuple[Label, ...], pointer: str) -
         raise InvalidRequestError(
             "Class policy goes with trust tier system-policy alone: " + ", ".join(misplaced),
             pointers=misplaced,
+        )
+
+
+def _refuse(exceeding: tuple[str, ...]) -> None:
+    if exceeding:
+        raise ScopeExceedsGrantError(
+            "The request claims more than its token grants: " + ", ".join(exceeding),
+            pointers=exceeding,
         )

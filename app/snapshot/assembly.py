@@ -26,7 +26,8 @@ from app.packing.rendering import (
     render,
 )
 from app.retrieval.candidate import Chunk
-from app.retrieval.fusion import Duplicate, FusedCandidate, drop_same_text
+from app.retrieval.freshness import StaleChunk, judge
+from app.retrieval.fusion import Duplicate, FusedCandidate, drop_duplicates
 from app.scope.vocabulary import TrustTier
 from app.snapshot.material import Material
 from app.snapshot.report import write_report
@@ -79,7 +80,9 @@ def assemble(material: Material, count_tokens: Callable[[str], int]) -> Assembly
     Raises BudgetTooSmallError when the required items do not fit.
     """
     taken = (*(_as_chunk(material, item) for item in material.inline), *material.pinned)
-    unique, duplicates = drop_same_text(material.ranked, taken)
+    # Freshness first: of equal texts, a stale one must not keep a fresh one out.
+    judged = judge(material.ranked, material.pinned, material.recipe.stale, material.evaluated_at)
+    unique, duplicates = drop_duplicates(judged.ranked, taken, material.recipe.max_different_bits)
     pieces = _pieces(material, unique, count_tokens)
     envelopes = {
         tier: envelope_tokens(tier, material.budget.format, count_tokens) for tier in TrustTier
@@ -87,7 +90,12 @@ def assemble(material: Material, count_tokens: Callable[[str], int]) -> Assembly
     packing = _pack(pieces, material, envelopes)
     chosen = [pieces[at] for at in packing.chosen]
     items = _items(chosen, envelopes)
-    exclusions = (*material.refused, *_left_out(pieces, packing), *map(_duplicate, duplicates))
+    exclusions = (
+        *material.refused,
+        *map(_stale, judged.excluded),
+        *_left_out(pieces, packing),
+        *map(_duplicate, duplicates),
+    )
     blocks = tuple(piece.block for piece in chosen)
     marker = fence_marker(blocks, (piece.content_hash for piece in chosen))
     rendered = render(blocks, marker, material.budget.format)
@@ -95,10 +103,11 @@ def assemble(material: Material, count_tokens: Callable[[str], int]) -> Assembly
     report = canonical_bytes(
         write_report(
             material,
+            judged=judged,
             packing=packing,
             items=items,
             exclusions=exclusions,
-            duplicates=len(duplicates),
+            duplicates=duplicates,
             rendered=rendered,
         )
     )
@@ -242,12 +251,19 @@ def _left_out(pieces: Sequence[_Piece], packing: Packing) -> list[Exclusion]:
     ]
 
 
+def _stale(stale: StaleChunk) -> Exclusion:
+    chunk = stale.chunk
+    return Exclusion(chunk.project, chunk.source_id, "stale", stale.detail, chunk.chunk_id)
+
+
 def _duplicate(duplicate: Duplicate) -> Exclusion:
-    chunk, kept = duplicate.candidate.chunk, duplicate.kept
+    chunk, kept, bits = duplicate.candidate.chunk, duplicate.kept, duplicate.different_bits
+    place = f"chunk {kept.chunk_id} of {kept.source_id} in {kept.project}"
+    near = f"nearly the same text as {place}: {bits} of 64 bits of the signatures differ"
     return Exclusion(
         project=chunk.project,
         source_id=chunk.source_id,
         chunk_id=chunk.chunk_id,
         reason="duplicate",
-        detail=f"same text as chunk {kept.chunk_id} of {kept.source_id} in {kept.project}",
+        detail=f"same text as {place}" if bits is None else near,
     )

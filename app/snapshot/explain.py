@@ -4,7 +4,7 @@ Guarantees: a source that the reader may not know is explained word for word lik
 does not exist.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,15 +24,20 @@ class Explanation:
 
 def explain(
     document: Mapping[str, Any],
+    request: Mapping[str, Any],
     predicate: Predicate,
     label: Label | None,
     project: str,
     source_id: str,
+    *,
+    is_kept: bool = True,
 ) -> tuple[Explanation, ...]:
     """The stages in the order in which they work, up to the one that decided.
 
     `label` is the source's at the snapshot's index version; None where it was not there, or
-    is not the reader's to know. `predicate` is what the snapshot's retrievers were given.
+    is not the reader's to know: then no more is told than the document shows. `predicate` is
+    what the snapshot's retrievers were given, `request` the one that is stored with it.
+    `is_kept` is False where the index no longer has that version, of any source.
     """
 
     def of_source(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -43,21 +48,23 @@ def explain(
         ]
 
     items, exclusions = of_source(document["items"]), of_source(document["exclusions"])
-    inline = [item for item in items if "indexVersion" not in item]
-    stages = [_inline_stage(item) for item in inline]
-    denied = [entry for entry in exclusions if entry["reason"] == "denied"]
-    stages += [Explanation("naming", "denied", entry["detail"]) for entry in denied]
-    if label is None:
+    brought = {item["chunkId"] for item in of_source(request["items"])}
+    stages = [_inline_stage(item) for item in items if "indexVersion" not in item]
+    shown = [item for item in items if "indexVersion" in item]
+    named = [entry for entry in exclusions if _is_named(entry, brought)]
+    left_out = [entry for entry in exclusions if not _is_named(entry, brought)]
+    stages += [Explanation("naming", entry["reason"], entry["detail"]) for entry in named]
+    if label is None and not shown and not left_out:
         if stages:
             return tuple(stages)
+        if not is_kept:
+            return (Explanation("index", "not-kept", "the index of that version is given up"),)
         return (Explanation("index", "absent", "no source of this name was in the index"),)
     stages.append(Explanation("index", "live", "the source was in the index at that version"))
-    refusals = refused_by(predicate, label, source_id)
+    refusals = [] if label is None else refused_by(predicate, label, source_id)
     if refusals:
         return (*stages, Explanation("scope", "refused", "; ".join(refusals)))
     stages.append(Explanation("scope", "admitted", f"by {predicate.digest}"))
-    shown = [item for item in items if "indexVersion" in item]
-    left_out = [entry for entry in exclusions if entry["reason"] != "denied"]
     if not shown and not left_out:
         detail = "no retriever returned a chunk of it: no common term, or below the limit"
         return (*stages, Explanation("retrieval", "not-found", detail))
@@ -89,6 +96,11 @@ def refused_by(predicate: Predicate, label: Label, source_id: str) -> list[str]:
         (not predicate.sources.admit(source_id), "the request's patterns leave it out"),
     )
     return [sentence for refused, sentence in conditions if refused]
+
+
+def _is_named(entry: Mapping[str, Any], brought: Collection[str]) -> bool:
+    """Whether an exclusion is of a text that the request brought or named, not of a candidate."""
+    return entry["reason"] in ("denied", "classification") or entry.get("chunkId") in brought
 
 
 def _inline_stage(item: Mapping[str, Any]) -> Explanation:

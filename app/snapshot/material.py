@@ -1,12 +1,14 @@
 """What goes into one assembly: the question, its scope, and the answers from outside."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 
 from app.canonical import Digest, JsonObject
 from app.packing.packer import PackingRules
 from app.retrieval.candidate import Chunk
 from app.retrieval.fan_out import LegOutcome
-from app.retrieval.fusion import FusedCandidate
+from app.retrieval.freshness import StalePolicy
+from app.retrieval.fusion import FusedCandidate, FusionMethod
 from app.scope.access import AccessScope
 from app.snapshot.request import CreateSnapshot, InlineItem
 from app.snapshot.snapshot import Budget, Exclusion
@@ -21,6 +23,9 @@ class Recipe:
     document: JsonObject
     rules: PackingRules
     fusion_k: int
+    stale: StalePolicy = "allow"
+    fusion_method: FusionMethod = "reciprocal-rank"
+    max_different_bits: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +43,10 @@ class Material:
     outcomes: tuple[LegOutcome, ...]
     ranked: tuple[FusedCandidate, ...]
     refused: tuple[Exclusion, ...]
+    evaluated_at: datetime
+    inputs: JsonObject = field(default_factory=dict)
+    """Answers from outside, by retriever, and what else a replay needs to know."""
+    not_configured: tuple[str, ...] = ()
+    """Optional legs of the strategy that the service does not have."""
     optional_pins: frozenset[tuple[str, str, str]] = frozenset()
     """Identities of pinned chunks that may be left out when they do not fit."""

@@ -10,6 +10,8 @@ from app.canonical import JsonObject, JsonValue, digest_value
 from app.packing.packer import Packing
 from app.retrieval.candidate import Chunk
 from app.retrieval.fan_out import LegOutcome
+from app.retrieval.freshness import Judgement
+from app.retrieval.fusion import Duplicate
 from app.snapshot.material import Material
 from app.snapshot.snapshot import Exclusion, Item
 
@@ -17,29 +19,30 @@ from app.snapshot.snapshot import Exclusion, Item
 def write_report(
     material: Material,
     *,
+    judged: Judgement,
     packing: Packing,
     items: Sequence[Item],
     exclusions: Sequence[Exclusion],
-    duplicates: int,
+    duplicates: Sequence[Duplicate],
     rendered: JsonValue,
 ) -> JsonObject:
     gap = packing.upper_bound - packing.value
     ranked = [_trace(one.chunk, one.score) for one in material.ranked]
     return {
         "engine": material.engine,
+        "inputs": digest_value(material.inputs),
         "scope": {
             **material.scope.to_contract(),
             "predicate": material.scope.predicate.canonical(),
         },
         "strategy": material.recipe.document,
-        "retrievers": [_leg(outcome, material) for outcome in material.outcomes],
-        "fusion": {
-            "method": "reciprocal-rank",
-            "k": material.recipe.fusion_k,
-            "candidates": len(material.ranked),
-        },
-        "dedupe": {"method": "same-text", "duplicates": duplicates},
-        "freshness": {"policy": "allow", "stale": 0},
+        "retrievers": [
+            *(_leg(outcome, material) for outcome in material.outcomes),
+            *({"name": name, "status": "not-configured"} for name in material.not_configured),
+        ],
+        "fusion": _fusion(material),
+        "dedupe": _dedupe(material, duplicates),
+        "freshness": _freshness(material, judged),
         "packing": {
             "method": "rank-greedy",
             "capacityTokens": material.budget.capacity_tokens,
@@ -53,6 +56,8 @@ def write_report(
             {"name": "scope", "digest": material.scope.predicate.digest},
             *(_leg_stage(outcome) for outcome in material.outcomes),
             {"name": "fusion", "digest": digest_value(ranked)},
+            *_freshness_stage(material, judged),
+            *_dedupe_stage(material, duplicates),
             {
                 "name": "packing",
                 "digest": digest_value(
@@ -76,6 +81,7 @@ def _leg(outcome: LegOutcome, material: Material) -> JsonObject:
         "candidates": len(retrieval.candidates) if retrieval else 0,
         "visibleVersion": retrieval.visible_version if retrieval else None,
         "predicateHash": material.scope.predicate.digest,
+        **(retrieval.facts if retrieval else {}),
     }
 
 
@@ -85,6 +91,58 @@ def _leg_stage(outcome: LegOutcome) -> JsonObject:
         "name": f"retrieval:{outcome.name}",
         "digest": digest_value([_trace(one.chunk, one.score) for one in found]),
     }
+
+
+def _fusion(material: Material) -> JsonObject:
+    method = material.recipe.fusion_method
+    told: JsonObject = {"k": material.recipe.fusion_k} if method == "reciprocal-rank" else {}
+    return {"method": method, "candidates": len(material.ranked), **told}
+
+
+def _dedupe(material: Material, duplicates: Sequence[Duplicate]) -> JsonObject:
+    most = material.recipe.max_different_bits
+    if most is None:
+        return {"method": "same-text", "duplicates": len(duplicates)}
+    near = sum(one.different_bits is not None for one in duplicates)
+    return {
+        "method": "near-text",
+        "maxDifferentBits": most,
+        "duplicates": len(duplicates),
+        "near": near,
+    }
+
+
+def _dedupe_stage(material: Material, duplicates: Sequence[Duplicate]) -> list[JsonObject]:
+    if material.recipe.max_different_bits is None:
+        return []
+    left_out: list[JsonValue] = [
+        [*one.candidate.chunk.identity, *one.kept.identity, one.different_bits]
+        for one in duplicates
+    ]
+    return [{"name": "dedupe", "digest": digest_value(left_out)}]
+
+
+def _freshness(material: Material, judged: Judgement) -> JsonObject:
+    """What was stale of candidates and pins; pins that stayed although they are, by name."""
+    pinned: list[JsonValue] = [
+        {
+            "project": one.chunk.project,
+            "sourceId": one.chunk.source_id,
+            "chunkId": one.chunk.chunk_id,
+            "detail": one.detail,
+        }
+        for one in judged.pinned
+    ]
+    told: JsonObject = {"pinned": pinned} if pinned else {}
+    return {"policy": material.recipe.stale, "stale": len(judged.stale), **told}
+
+
+def _freshness_stage(material: Material, judged: Judgement) -> list[JsonObject]:
+    if material.recipe.stale == "allow":
+        return []
+    ranked = [_trace(one.chunk, one.score) for one in judged.ranked]
+    stale: list[JsonValue] = [[*one.chunk.identity, one.detail] for one in judged.stale]
+    return [{"name": "freshness", "digest": digest_value({"ranked": ranked, "stale": stale})}]
 
 
 def _trace(chunk: Chunk, score: int) -> JsonValue:

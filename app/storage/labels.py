@@ -26,3 +26,6 @@ class SourceHistory(Protocol):
         self, tenant: str, version: IndexVersion, names: Sequence[SourceName]
     ) -> Mapping[SourceName, SourceFacts]:
         """The facts of those sources that were live at the version."""
+
+    async def oldest_version(self, tenant: str) -> IndexVersion:
+        """From which version on facts are kept whole."""

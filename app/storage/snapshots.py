@@ -19,7 +19,10 @@ from app.scope.vocabulary import Classification, KnowledgeClass
 
 @dataclass(frozen=True, slots=True)
 class InlineBounds:
-    """What a reader must be allowed for the inline items; classification None: there are none."""
+    """What a reader must be allowed beside the sources: for inline items and named sources.
+
+    `projects` may hold "*", for every project; a classification of None: no inline items.
+    """
 
     projects: tuple[str, ...]
     classes: tuple[KnowledgeClass, ...]
@@ -28,7 +31,10 @@ class InlineBounds:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """Everything that is stored for one snapshot; `request` and `report` are canonical bytes."""
+    """Everything that is stored for one snapshot.
+
+    `request`, `report` and `inputs` (answers from outside, by retriever) are canonical bytes.
+    """
 
     hash: Digest
     snapshot_id: str
@@ -47,6 +53,7 @@ class SnapshotRecord:
     sources: tuple[tuple[str, str], ...]
     inline: InlineBounds
     texts: tuple[tuple[Digest, str], ...]
+    inputs: bytes = b"{}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,9 @@ class StoredSnapshot:
     timings_ms: Mapping[str, int]
     index_version: int
     created_at: datetime
+    evaluated_at: datetime
+    engine: str
+    inputs: bytes
 
 
 @dataclass(frozen=True, slots=True)

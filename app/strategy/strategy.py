@@ -1,54 +1,99 @@
 """Strategies: named, versioned recipes for assembling a snapshot.
 
-Guarantees: a recipe is validated whole when it loads, unknown keys included; what it
-says is what its digest covers.
+Guarantees: a recipe is validated whole when it loads: unknown keys, keys that stand twice,
+and numbers in quotes are refused, and so are retrievers and encodings that this service
+does not have. What a recipe says is what its digest covers.
 """
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from app.canonical import Digest, JsonObject, digest_value
 from app.errors import ConfigurationError, InvalidRequestError
 from app.packing.packer import ClassShare, PackingRules
+from app.retrieval.freshness import StalePolicy
 from app.scope.vocabulary import KnowledgeClass
 
 _SHIPPED = Path(__file__).parent / "recipes"
 
+Whole = Annotated[int, Field(strict=True)]
+_MOST = 2**31 - 1
+
 
 class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel)
 
 
 class RetrieverStep(_Part):
-    """One leg: how many candidates, how long, how much it counts, what if it fails."""
+    """One leg: how many candidates, how long, how much it counts, what if it fails.
+
+    An `optional` one is left out where the service has no such retriever.
+    """
 
     name: str
-    limit: int = Field(100, ge=1, le=1000)
-    weight: int = Field(1, ge=1, le=1000)
-    deadline_ms: int = Field(5000, ge=1, le=60_000)
+    limit: Whole = Field(100, ge=1, le=1000)
+    weight: Whole = Field(1, ge=1, le=1000)
+    deadline_ms: Whole = Field(5000, ge=1, le=60_000)
     on_failure: Literal["fail", "degrade"] = "fail"
+    optional: bool = Field(False, strict=True)
 
 
 class Fusion(_Part):
-    """Reciprocal rank fusion; a greater k levels the ranks."""
+    """How rankings become one: by their ranks (a greater k levels them), or by their scores."""
 
-    k: int = Field(60, ge=1, le=1000)
+    method: Literal["reciprocal-rank", "normalised-scores"] = "reciprocal-rank"
+    k: Whole = Field(60, ge=1, le=1000)
+
+
+class Expansion(_Part):
+    """Neighbours of what was found: sources that are linked to the best ones and the pins.
+
+    `seeds` of the ranking are followed for `hops` links; each hop keeps `damping_permille`
+    of the score; at most `limit` chunks come in that way. The request goes on without them
+    when they are not found in time.
+    """
+
+    hops: Whole = Field(1, ge=1, le=4)
+    seeds: Whole = Field(10, ge=1, le=100)
+    limit: Whole = Field(20, ge=1, le=1000)
+    damping_permille: Whole = Field(500, ge=1, le=1000)
+    deadline_ms: Whole = Field(5000, ge=1, le=60_000)
+
+
+class Dedupe(_Part):
+    """Texts whose signatures differ in at most so many of 64 bits count as the same; None: only
+    equal texts do.
+    """
+
+    max_different_bits: Whole | None = Field(None, ge=0, le=16)
+
+
+class Freshness(_Part):
+    """What becomes of a chunk whose source has expired or has a newer revision."""
+
+    stale: StalePolicy = "allow"
 
 
 class Share(_Part):
-    min_permille: int = Field(0, ge=0, le=1000)
-    max_permille: int = Field(1000, ge=0, le=1000)
+    min_permille: Whole = Field(0, ge=0, le=1000)
+    max_permille: Whole = Field(1000, ge=0, le=1000)
 
 
 class PackingStep(_Part):
     class_shares: dict[KnowledgeClass, Share] = Field(default_factory=dict)
-    max_chunks_per_source: int | None = Field(None, ge=1)
+    max_chunks_per_source: Whole | None = Field(None, ge=1, le=_MOST)
 
     @model_validator(mode="after")
     def _shares_can_be_met(self) -> Self:
@@ -70,8 +115,8 @@ class PackingStep(_Part):
 
 
 class BudgetDefaults(_Part):
-    max_tokens: int = Field(8000, ge=1)
-    reserved_for_output: int = Field(1000, ge=0)
+    max_tokens: Whole = Field(8000, ge=1, le=_MOST)
+    reserved_for_output: Whole = Field(1000, ge=0, le=_MOST)
     encoding: str = "o200k_base"
     format: Literal["text", "messages"] = "text"
 
@@ -80,12 +125,25 @@ class Strategy(_Part):
     """A recipe as its YAML file has it."""
 
     id: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
-    version: int = Field(ge=1)
-    description: str
+    version: Whole = Field(ge=1, le=_MOST)
+    # Neither NUL nor half of a surrogate pair, which YAML can spell and a digest cannot hold.
+    description: str = Field(pattern=r"^[^\x00]*$")
     retrievers: tuple[RetrieverStep, ...] = Field(min_length=1)
     fusion: Fusion = Fusion()
+    expansion: Expansion | None = None
+    dedupe: Dedupe = Dedupe()
+    freshness: Freshness = Freshness()
     packing: PackingStep = PackingStep()
     budget: BudgetDefaults = BudgetDefaults()
+
+    @field_validator("retrievers")
+    @classmethod
+    def _each_once(cls, steps: tuple[RetrieverStep, ...]) -> tuple[RetrieverStep, ...]:
+        names = [step.name for step in steps]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} stands more than once")
+        return steps
 
     @property
     def name(self) -> str:
@@ -113,20 +171,26 @@ class StrategyCatalog:
             self._by_name[strategy.id] = strategy
 
     @classmethod
-    def load(cls, folder: Path | None, retrievers: frozenset[str]) -> "StrategyCatalog":
-        """Read all recipes; every retriever they name must be one of `retrievers`."""
+    def load(
+        cls, folder: Path | None, *, retrievers: Collection[str], encodings: Collection[str]
+    ) -> "StrategyCatalog":
+        """Read all recipes, which may use these retrievers and encodings.
+
+        Raises ConfigurationError naming the file and the field.
+        """
+        if folder is not None and not folder.is_dir():
+            raise ConfigurationError(f"The folder of strategies {folder} does not exist.")
         folders = [_SHIPPED, *([folder] if folder else [])]
-        catalog = cls(
-            tuple(load_strategy(path) for one in folders for path in sorted(one.glob("*.yaml")))
-        )
-        for strategy in catalog.all():
-            for step in strategy.retrievers:
-                if step.name not in retrievers:
-                    raise ConfigurationError(
-                        f"Strategy {strategy.name} names the retriever {step.name!r}, which is "
-                        f"not configured; known are: {', '.join(sorted(retrievers))}."
-                    )
-        return catalog
+        strategies = []
+        for path in (path for one in folders for path in sorted(one.glob("*.yaml"))):
+            strategy = load_strategy(path)
+            for at, step in enumerate(strategy.retrievers):
+                if step.optional:
+                    continue
+                _refuse_unknown(path, f"retrievers.{at}.name", step.name, retrievers)
+            _refuse_unknown(path, "budget.encoding", strategy.budget.encoding, encodings)
+            strategies.append(strategy)
+        return cls(tuple(strategies))
 
     def all(self) -> tuple[Strategy, ...]:
         """Every strategy once, by id and version."""
@@ -147,8 +211,39 @@ class StrategyCatalog:
 
 
 def load_strategy(path: Path) -> Strategy:
-    """Raises ConfigurationError with the file and what is wrong in it."""
+    """Raises ConfigurationError with the file, the fields, and what is wrong in them."""
     try:
-        return Strategy.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (ValidationError, yaml.YAMLError, UnicodeDecodeError) as error:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_RecipeLoader)  # noqa: S506
+        return Strategy.model_validate(content)
+    except ValidationError as error:
+        faults = (f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors())
+        raise ConfigurationError(f"Strategy file {path.name}: {'; '.join(faults)}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"Strategy file {path.name}: {error}") from error
+
+
+class _RecipeLoader(yaml.SafeLoader):
+    """YAML forbids a key that stands twice in a mapping; PyYAML lets the last one win."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        mapping: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key in (key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.composer.ComposerError(
+                    None, None, f"the key {key.value} stands twice", key.start_mark
+                )
+            seen.add(key.value)
+        return mapping
+
+
+def _place(steps: Sequence[int | str]) -> str:
+    return ".".join(str(step) for step in steps) or "the whole"
+
+
+def _refuse_unknown(path: Path, field: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ConfigurationError(
+            f"Strategy file {path.name}: {field}: {name!r} is not known here; known are: "
+            f"{', '.join(sorted(known))}."
+        )

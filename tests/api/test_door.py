@@ -8,8 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
+from asgi_lifespan import LifespanManager
 
 from app.adapters.development_key import DevelopmentKey
+from app.config import IssuerSettings, Settings
+from app.main import create_app
 from tests.api.service import (
     Api,
     Json,
@@ -159,3 +162,28 @@ async def test_a_request_id_is_kept_or_made(api: Api) -> None:
     headers["X-Request-Id"] = 'no id"\t'
     answer = await api.client.get("/nowhere", headers=headers)
     assert assert_problem(answer, 404, "not-found")["requestId"] != 'no id"\t'
+
+
+async def test_a_key_server_that_has_not_answered_yet_is_503_and_makes_no_token_invalid(
+    api: Api, service_settings: Settings, unused_tcp_port: int
+) -> None:
+    """Whether a token is good cannot be told then; another issuer's is still refused."""
+    issuer = IssuerSettings(
+        issuer="https://issuer.example",
+        audiences=("ctxsnap",),
+        jwks_url=f"http://127.0.0.1:{unused_tcp_port}/jwks.json",
+    )
+    app = create_app(service_settings.model_copy(update={"issuers": (issuer,)}))
+    claims = _segment({"iss": issuer.issuer, "aud": "ctxsnap", "exp": int(time.time()) + 600})
+    token = f"{_segment({'alg': 'RS256', 'kid': 'first'})}.{claims}.{'A' * 342}"
+    async with (
+        LifespanManager(app, startup_timeout=60, shutdown_timeout=60),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://own") as client,
+    ):
+        answer = await client.get("/index", headers={"Authorization": f"Bearer {token}"})
+        assert_problem(answer, 503, "unavailable", path="/index")
+        assert 1 <= int(answer.headers["retry-after"]) <= 10
+        assert "www-authenticate" not in answer.headers
+        other = await client.get("/index", headers=api.headers())
+        assert_problem(other, 401, "authentication-failed")
+        assert (await client.get("/healthz")).status_code == 200

@@ -1,14 +1,16 @@
 """Writing the index: what a call changes, what it refuses, and that it is all or nothing."""
 
-import asyncio
 import json
 import random
-import time
 from string import ascii_lowercase
 from typing import Any
 
 import pytest
 
+from app.adapters.postgres import index_writer
+from app.api.source_schemas import MAX_SOURCE_BYTES
+from app.indexing.preparation import SourcePreparer
+from tests.api.meanwhile import served_during
 from tests.api.service import (
     Api,
     Json,
@@ -69,7 +71,12 @@ async def test_a_replaced_source_is_found_by_its_new_text_alone(api: Api) -> Non
     replaced = await api.assemble(question("zebra yak lion lynx puma heron"))
     assert sorted(one["chunkId"] for one in replaced["items"]) == ["0", "1"]
     assert {one["sourceRevision"] for one in replaced["items"]} == {"2"}
+    pin = {"project": "booking", "sourceId": "a.md"}
+    assert len((await api.assemble(question(None, pins=[pin])))["items"]) == 2
+    gone_chunk = await api.post(question(None, pins=[{**pin, "chunkId": "4"}]))
+    assert_problem(gone_chunk, 422, "pin-unavailable")
     assert (await api.delete("booking", "a.md")).status_code == 200
+    assert_problem(await api.post(question(None, pins=[pin])), 422, "pin-unavailable")
     gone = await api.assemble(question("zebra yak lion lynx puma heron"))
     assert (gone["items"], gone["exclusions"]) == ([], [])
     assert (await api.read("/sources"))["sources"] == []
@@ -77,6 +84,7 @@ async def test_a_replaced_source_is_found_by_its_new_text_alone(api: Api) -> Non
     assert read.content == old.content
     contents = await api.read(f"/snapshots/{old.json()['hash']}/contents")
     assert sorted(one["text"] for one in contents["contents"]) == ["lion", "puma", "zebra"]
+    assert (await api.read(f"/snapshots/{old.json()['hash']}/verify"))["ok"]
 
 
 async def test_a_deleted_source_can_come_back(api: Api) -> None:
@@ -124,7 +132,8 @@ async def test_one_bad_source_keeps_the_whole_call_out(api: Api, name: str) -> N
 
 def _lines(*sources: Json | str) -> bytes:
     return b"".join(
-        (one if isinstance(one, str) else json.dumps(one)).encode() + b"\n" for one in sources
+        (one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)).encode() + b"\n"
+        for one in sources
     )
 
 
@@ -195,17 +204,56 @@ async def test_many_distinct_words_are_stored_and_found_while_others_are_served(
     """The long one is 2 MB."""
     drawn = random.Random(2)
     words = sorted({"".join(drawn.choices(ascii_lowercase, k=7)) for _ in range(count)})
-    loading = asyncio.create_task(api.index(source("words.txt", " ".join(words))))
-    waited_s = [0.0]
-    while not loading.done():
-        started = time.perf_counter()
-        assert (await api.client.get("/healthz")).status_code == 200
-        waited_s.append(time.perf_counter() - started)
-        await asyncio.sleep(0.05)
-    assert (await loading)["sources"][0]["chunks"] > count / 200
-    assert max(waited_s) < 2
+    async with (
+        served_during(api.client, SourcePreparer, "prepare"),
+        served_during(api.client, index_writer, "in_index_order"),
+    ):
+        change = await api.index(source("words.txt", " ".join(words)))
+    assert change["sources"][0]["chunks"] > count / 200
     rare = words[count // 2 + 1]
     snapshot = await api.assemble(question(rare))
     assert source_ids(snapshot) == ["words.txt"]
     contents = await api.read(f"/snapshots/{snapshot['hash']}/contents")
     assert rare in contents["contents"][0]["text"]
+
+
+LIMIT = MAX_SOURCE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("fill", "form"), [("a", "text"), ("\u65e5", "text"), (" ", "text"), ("a", "chunks")]
+)
+async def test_texts_beyond_the_limit_of_a_source_are_refused_with_it(
+    api: Api, fill: str, form: str
+) -> None:
+    """In a load: a body of JSON is smaller than that anyway."""
+    text = fill * (LIMIT // len(fill.encode()) + 1)
+    bad = source("bad", chunks=chunks(text[:1000], text[1000:]))
+    if form == "text":
+        bad = source("bad", text)
+    answer = await _load(api, _lines(source("good", "x"), bad))
+    problem = assert_problem(answer, 422, "invalid-request", "/sources/1")
+    assert f"{LIMIT} bytes" in problem["detail"]
+    assert await api.index_version() == 0
+
+
+@pytest.mark.parametrize("fill", [" ", "\n", "\u3000"], ids=["spaces", "lines", "wide spaces"])
+async def test_white_space_up_to_the_limit_is_stored_without_chunks(api: Api, fill: str) -> None:
+    text = fill * (LIMIT // len(fill.encode()))
+    answer = await _load(api, _lines(source("blank", text)))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["sources"][0]["chunks"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("fill", ["a", " ", "word ", "日本語", "^ "])
+async def test_a_source_of_50_mb_is_refused_with_the_limit(api: Api, fill: str) -> None:
+    text = fill * (50 * 1024 * 1024 // len(fill.encode()))
+    answer = await _load(api, _lines(source("huge", text)))
+    problem = assert_problem(answer, 422, "invalid-request", "/sources/0")
+    assert f"{LIMIT} bytes" in problem["detail"]
+    as_json = await api.put(source("huge", text))
+    assert assert_problem(as_json, 413, "too-large")["limitBytes"] == 8 * 1024 * 1024
+    doubled = await _load(api, _lines(source("huge", text + text)))
+    assert assert_problem(doubled, 413, "too-large")["limitBytes"] == 64 * 1024 * 1024
+    assert await api.index_version() == 0

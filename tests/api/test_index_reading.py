@@ -60,6 +60,7 @@ async def test_a_listing_shows_each_source_with_its_attributes(api: Api) -> None
         "mediaType": "text/markdown",
         "language": "en-GB",
         "provenance": "git:abc",
+        "stale": False,
     }
 
 

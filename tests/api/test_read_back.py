@@ -290,7 +290,8 @@ async def test_the_report_is_bound_to_the_snapshot_and_timings_are_not(api: Api)
     assert digest == snapshot["budget"]["assembly"]["reportHash"]
     predicate = hashlib.sha256(rfc8785.dumps(report["scope"]["predicate"])).hexdigest()
     assert snapshot["scope"]["policy"]["predicateHash"] == f"sha256:{predicate}"
-    [leg] = report["retrievers"]
+    [leg, absent] = report["retrievers"]
+    assert absent == {"name": "vector", "status": "not-configured"}
     assert (leg["name"], leg["status"], leg["candidates"]) == ("lexical", "ok", 1)
     assert leg["predicateHash"] == snapshot["scope"]["policy"]["predicateHash"]
     packing = report["packing"]

@@ -19,6 +19,7 @@ NARROW: Json = {
     "projects": ["booking"],
     "classes": ["documents", "task"],
     "max_classification": "internal",
+    "scope": "snapshots:assemble snapshots:read",
 }
 
 
@@ -171,6 +172,42 @@ async def test_a_forbidden_pin_is_answered_like_an_unknown_one(
     [left_out] = forbidden_soft.json()["exclusions"]
     assert (left_out["sourceId"], left_out["reason"]) == ("a.md", "denied")
     assert left_out.get("chunkId") == chunk
+
+
+LOW: Json = {"max_classification": "internal"}
+AUDITOR = "snapshots:assemble snapshots:read audit:read"
+
+
+async def test_an_auditor_is_told_that_the_classification_keeps_a_named_source_out(
+    api: Api,
+) -> None:
+    for one in FORBIDDEN.values():
+        await api.index({**one, "sourceId": f"{one['project']}/{one['sourceId']}"})
+    await api.index(source("secret.md", "x", classification="confidential"))
+    pins = [{"project": "booking", "sourceId": "secret.md", "required": False}]
+    asked = question("x", pins=pins, scope={"maxClassification": "internal"})
+    told = await api.assemble(asked, scope=AUDITOR)
+    assert [(one["sourceId"], one["reason"]) for one in told["exclusions"]] == [
+        ("secret.md", "classification")
+    ]
+    plain = await api.assemble(asked, scope="snapshots:assemble snapshots:read")
+    assert [(one["sourceId"], one["reason"]) for one in plain["exclusions"]] == [
+        ("secret.md", "denied")
+    ]
+    # What tells of the source is read back only by whoever may know it.
+    path = f"/snapshots/{told['hash']}"
+    assert (await api.get(path, scope=AUDITOR)).status_code == 200
+    low = await api.get(path, scope=AUDITOR, **LOW)
+    assert low.status_code == 404
+    assert (await api.get(f"/snapshots/{plain['hash']}", **LOW)).status_code == 200
+
+
+@pytest.mark.parametrize("name", [name for name in FORBIDDEN if name != "classification"])
+async def test_an_auditor_is_told_of_nothing_but_the_classification(api: Api, name: str) -> None:
+    await api.index(FORBIDDEN[name])
+    pin = {"project": FORBIDDEN[name]["project"], "sourceId": "a.md", "required": False}
+    told = await api.assemble(question("x", pins=[pin]), **{**NARROW, "scope": AUDITOR})
+    assert [one["reason"] for one in told["exclusions"]] == ["denied"]
 
 
 async def test_a_pin_outside_of_the_patterns_or_of_the_chunks_is_not_available(api: Api) -> None:

@@ -25,6 +25,7 @@ from app.adapters.postgres.schema import migrate
 from app.config import Settings
 from app.indexing.analysis import analyze, term_key
 from app.main import create_app
+from tests.recipes import write_recipes
 from tests.scratch_database import scratch_database
 from tests.tokens import TokenFactory
 
@@ -35,6 +36,7 @@ VOCABULARY = tuple(f"word{number}" for number in range(2_000))
 QUERY = "word0 word1 word7 word40 word300"
 ARRAYS = ("postings", "ended_postings")
 FEW_PROJECTS = {"projects": ["p3", "p7"]}
+EXPANDING = {"expanding": "retrievers: [{name: lexical, limit: 5}]\nexpansion: {hops: 3}"}
 
 # Copies of the tenant under other keys: everything is copied often, so that no table is so
 # small that reading it whole would be right, and what is big in any case only a few times.
@@ -164,6 +166,8 @@ def source(number: int, revision: int = 1) -> Json:
         "class": ("documents", "code", "schema")[number % 3],
         "classification": ("public", "internal")[number % 2],
         "chunks": [{"chunkId": str(at), "text": text} for at, text in enumerate(texts)],
+        # Twenty sources share a project; the last link leads nowhere.
+        "links": [f"docs/{(number + 20 * step) % SOURCES}.md" for step in (1, 2, 5, 7)] + ["gone"],
     }
 
 
@@ -203,7 +207,8 @@ async def world(
     async with scratch_database(embedded) as scratch:
         await migrate(scratch.owner_url, serving_role="ctxsnap_service")
         given: dict[str, Any] = {"database_url": scratch.serving_url, "data_dir": data_dir}
-        app = create_app(Settings(**given, log_level="warning"))
+        recipes = write_recipes(data_dir, EXPANDING)
+        app = create_app(Settings(**given, strategies_dir=recipes, log_level="warning"))
         superuser = Database(scratch.superuser_url)
         async with (
             LifespanManager(app, startup_timeout=60, shutdown_timeout=60),
@@ -250,6 +255,9 @@ async def explained(world: World, request: pytest.FixtureRequest) -> dict[str, l
         narrowed = {"sources": {"allow": ["docs/*"], "deny": ["docs/1*"]}}
         await world.post(number + 1, claims, pins=[pin], scope=narrowed)
         found["assemble narrowed"] = plans[:]
+        plans.clear()
+        await world.post(number + 2, claims, strategy="expanding", scope=narrowed)
+        found["assemble expanded"] = plans[:]
         plans.clear()
         for path in (
             f"/snapshots/{made['hash']}",
@@ -366,6 +374,21 @@ async def test_chosen_chunks_are_looked_up_by_key(explained: dict[str, list[Expl
         assert scan.rows is not None
         assert scan.rows <= candidates, scan
         assert scan.dropped_rows == 0, scan
+
+
+async def test_links_are_followed_by_key(explained: dict[str, list[Explained]]) -> None:
+    """Each source on a path is one row of the index, wherever the path leads."""
+    (paths,) = [plan for plan in explained["assemble expanded"] if "hop_1" in plan.sql]
+    sources = paths.of("source_versions")
+    assert len(sources) == 4
+    for scan in sources:
+        for column in ("tenant_key = ", "project = ", "source_id = "):
+            assert column in scan.condition, scan
+    assert sum(scan.rows or 0 for scan in sources) > 10
+    for scan in paths.scans:
+        assert scan.kind in ("Index Scan", "Index Only Scan"), scan
+    chunks = sum(scan.rows or 0 for scan in paths.of("chunks"))
+    assert 0 < chunks <= CHUNKS * sum(scan.rows or 0 for scan in sources)
 
 
 @pytest.mark.parametrize("name", ["repeat", "/snapshots/hash", "/snapshots/id"])

@@ -15,12 +15,14 @@ from asgi_lifespan import LifespanManager
 
 from app.adapters.development_key import DevelopmentKey
 from app.adapters.postgres.embedded import EmbeddedDatabase
+from app.adapters.postgres.graph import PostgresSourceGraph
 from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.lexical import PostgresLexicalRetriever
 from app.adapters.postgres.snapshot_store import PostgresSnapshotStore
 from app.config import Settings
 from app.main import create_app
 from tests.contract.counting_proxy import CountingProxy, counting_proxy
+from tests.recipes import write_recipes
 from tests.scratch_database import changed_url
 from tests.tokens import TokenFactory
 
@@ -31,8 +33,13 @@ ADAPTER_CALLS: tuple[tuple[type, str], ...] = (
     (PostgresSnapshotStore, "find_repeat"),
     (PostgresIndexViews, "open"),
     (PostgresLexicalRetriever, "retrieve"),
+    (PostgresSourceGraph, "neighbours"),
     (PostgresSnapshotStore, "put_if_absent"),
 )
+
+
+GRAPH_CALL = "neighbours"
+EXPANDING = {"expanding": "retrievers: [{name: lexical}]\nexpansion: {}"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +85,13 @@ class Measured:
                 "sourceRevision": "1",
                 "class": "documents",
                 "text": f"cancel booking number {number}",
+                "links": [f"about/{number}.md"],
             }
             for number in range(20)
+        ]
+        sources += [
+            {**one, "sourceId": one["links"][0], "text": "all about it", "links": []}
+            for one in sources
         ]
         await self.cost_of("PUT", "/sources", tenant, 200, {"sources": sources})
 
@@ -105,9 +117,9 @@ class Measured:
             yield found
 
 
-def request() -> Json:
+def request(strategy: str = "default") -> Json:
     ids = {"runId": str(uuid.uuid4()), "attemptId": str(uuid.uuid4())}
-    return {**ids, "query": "cancel a booking"}
+    return {**ids, "query": "cancel a booking", "strategy": strategy}
 
 
 @pytest.fixture(scope="module", params=["session", "transaction"])
@@ -126,7 +138,12 @@ async def measured(
     # pytest's own folders may be too deep for the name of a socket.
     with tempfile.TemporaryDirectory() as folder:
         url = changed_url(migrated.serving_url, host=folder)
-        given: dict[str, Any] = {"database_url": url, "data_dir": data_dir}
+        recipes = write_recipes(Path(folder), EXPANDING)
+        given: dict[str, Any] = {
+            "database_url": url,
+            "data_dir": data_dir,
+            "strategies_dir": recipes,
+        }
         app = create_app(Settings(**given, database_pooling=pooling, log_level="warning"))
         async with (
             counting_proxy(migrated.serving_url, Path(folder)) as proxy,
@@ -144,22 +161,23 @@ async def measured(
             yield opened
 
 
+@pytest.mark.parametrize("strategy", ["default", "expanding"])
 async def test_assembling_costs_few_round_trips(
-    measured: Measured,
-    pooling: Pooling,
-    tenant: str,
-    record_property: Callable[[str, object], None],
+    measured: Measured, pooling: Pooling, tenant: str, strategy: str
 ) -> None:
     await measured.index(tenant)
     with measured.by_adapter_call() as calls:
-        cost, made = await measured.cost_of("POST", "/snapshots", tenant, 201, request())
-    assert made["items"]
-    print(f"POST /snapshots ({pooling} pooling): {cost} round trips, {dict(calls)}")
-    assert set(calls) == {name for _, name in ADAPTER_CALLS}
+        cost, made = await measured.cost_of("POST", "/snapshots", tenant, 201, request(strategy))
+    expands = strategy == "expanding"
+    assert any(one["indexVersion"].startswith("graph:") for one in made["items"]) == expands
+    print(f"POST /snapshots ({strategy}, {pooling} pooling): {cost} round trips, {dict(calls)}")
+    asked = {name for _, name in ADAPTER_CALLS} - (set() if expands else {GRAPH_CALL})
+    assert set(calls) == asked
     assert all(calls.values())
     assert max(calls.values()) <= BOUNDS[pooling].adapter_call, calls
     assert cost == calls.total(), "something besides the adapters asked the database"
-    assert cost <= BOUNDS[pooling].create
+    # Following links is a leg of its own, after the others.
+    assert cost - calls[GRAPH_CALL] <= BOUNDS[pooling].create
 
 
 async def test_a_repeat_costs_few_round_trips(

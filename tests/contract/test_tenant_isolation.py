@@ -28,8 +28,10 @@ TABLES = (
     "index_versions",
     "label_states",
     "source_versions",
+    "source_heads",
     "chunks",
     "source_contents",
+    "source_originals",
     "postings",
     "ended_postings",
     "snapshots",
@@ -70,6 +72,9 @@ async def filled(
             }
             put = await client.put("/sources", json={"sources": [source]}, headers=headers)
             assert put.status_code == 200, put.text
+        head = {"project": "alpha", "sourceId": "a.md", "sourceRevision": "3"}
+        told = await client.put("/sources/heads", json={"heads": [head]}, headers=headers)
+        assert told.status_code == 200, told.text
         item = {"class": "task", "project": "alpha", "sourceId": "task:1", "sourceRevision": "1"}
         request = {
             "runId": str(uuid.uuid4()),

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from app.adapters.tokens import TiktokenCounter
-from app.api import shared_schemas, snapshot_schemas, source_schemas
+from app.api import head_schemas, shared_schemas, snapshot_schemas, source_schemas
 from app.config import Settings
 
 _README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -32,12 +32,17 @@ def test_the_limits_are_those_of_the_schemas() -> None:
         for name, text in limits.items()
     }
     assert numbers["a query"] == [snapshot_schemas.MAX_QUERY_CHARS]
-    assert numbers["a `sourceId`"] == [shared_schemas.MAX_SOURCE_ID_CHARS]
+    assert numbers["the texts of one source"] == [source_schemas.MAX_SOURCE_BYTES]
+    assert numbers["a `sourceId`"] == [
+        shared_schemas.MAX_SOURCE_ID_CHARS,
+        shared_schemas.MAX_SOURCE_ID_BYTES,
+    ]
     assert numbers["principals in an access list"] == [source_schemas.MAX_PRINCIPALS]
     assert numbers["sources in one call"] == [
         source_schemas.MAX_SOURCES,
         source_schemas.MAX_CHUNKS,
     ]
+    assert numbers["heads in one call"] == [head_schemas.MAX_HEADS]
     assert {
         snapshot_schemas.MAX_ITEMS,
         snapshot_schemas.MAX_PATTERNS,

@@ -4,6 +4,7 @@ They share no builder with other tests, so that a change there changes nothing h
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 
 from app.adapters.tokens import TiktokenCounter
@@ -24,6 +25,7 @@ from app.snapshot.snapshot import Budget, Exclusion
 
 COUNTER = TiktokenCounter()
 FUSION_K = 60
+EVALUATED_AT = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 
 DOCUMENTS = Label(
     "booking", KnowledgeClass.DOCUMENTS, Classification.INTERNAL, TrustTier.TRUSTED_KNOWLEDGE
@@ -137,6 +139,7 @@ def _material(
         outcomes=outcomes,
         ranked=fuse(answers, FUSION_K),
         refused=refused,
+        evaluated_at=EVALUATED_AT,
     )
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -149,6 +150,15 @@ class Database:
 async def _enter(connection: AsyncConnection, tenant: str, *, may_add: bool) -> int:
     entered = await connection.exec_driver_sql("SELECT enter_tenant($1, $2)", (tenant, may_add))
     return int(entered.scalar_one())
+
+
+def stored_time(value: datetime | None) -> datetime | None:
+    """A time that was stored with its zone.
+
+    The driver takes the first and the last time that Python knows for the infinite ones, and
+    gives them back without a zone.
+    """
+    return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
 @contextmanager

@@ -5,28 +5,36 @@ keys are given out under that lock, so that `last_chunk_key` of a version tells 
 chunks it knew; sending what is there already changes nothing.
 """
 
+import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.canonical import Digest, digest_from_bytes, digest_to_bytes, digest_value
+from app.adapters.postgres.ended_chunks import EndedChunks, chunks_of, end_postings
+from app.adapters.postgres.label_keys import intern_labels, label_digest
+from app.adapters.postgres.originals import add_originals, original_digest, remove_originals
+from app.adapters.postgres.posting_rows import Postings, in_index_order, posting_rows
+from app.adapters.postgres.vector_writer import HAS_VECTORS, VectorWriter
+from app.canonical import Digest, digest_to_bytes
 from app.errors import ScopeExceedsGrantError
 from app.indexing.index import IndexChange, SourceChange
 from app.indexing.source import (
     LiveSum,
     PreparedSource,
+    head_sum,
     lanes_from_signed,
     lanes_to_signed,
     live_sum,
 )
 from app.scope.grant import Grant
-from app.scope.label import Label
 
 _POSTINGS_PER_INSERT = 100_000
+_CHUNKS_PER_INSERT = 1_000
 
 # Every statement here looks rows up by key. Right after a load the planner does not know
 # the tables' sizes yet, and would rather read them whole.
@@ -37,49 +45,37 @@ _LOCK = """
     FROM tenants WHERE tenant_key = $1 FOR NO KEY UPDATE
 """
 _LIVE_SOURCES = """
-    SELECT s.project, s.source_id, s.source_key, s.digest, s.label_key, s.chunks, s.terms,
-        s.lanes, s.language, l.class AS knowledge_class, l.classification, l.trust_tier
-    FROM unnest($2::text[], $3::text[]) AS named (project, source_id)
-    JOIN source_versions s ON s.tenant_key = $1 AND s.project = named.project
-        AND s.source_id = named.source_id AND s.valid_to = 9223372036854775807
-    JOIN labels l ON l.tenant_key = $1 AND l.label_key = s.label_key
+    SELECT s.project, s.source_id, s.revision, s.source_key, s.digest, s.label_key, s.chunks,
+        s.terms, s.lanes, s.language, s.first_chunk_key,
+        l.class AS knowledge_class, l.classification, l.trust_tier
+    FROM unnest($2::text[], $3::text[]) AS named (project, source_id) CROSS JOIN LATERAL (
+        SELECT * FROM source_versions WHERE tenant_key = $1 AND project = named.project
+        AND source_id = named.source_id AND valid_to = 9223372036854775807 LIMIT 1
+    ) s CROSS JOIN LATERAL (
+        SELECT * FROM labels WHERE tenant_key = $1 AND label_key = s.label_key LIMIT 1
+    ) l
 """
-_KNOWN_LABELS = "SELECT digest, label_key FROM labels WHERE tenant_key = $1 AND digest = ANY($2)"
-_ADD_LABELS = """
-    INSERT INTO labels
-    SELECT $1, n.key, n.project, n.class, n.classification, n.tier,
-        CASE WHEN n.allow IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(n.allow)) END,
-        ARRAY(SELECT jsonb_array_elements_text(n.deny)), decode(n.digest, 'hex')
-    FROM jsonb_to_recordset($2::jsonb) AS n (key integer, project text, class text,
-        classification smallint, tier smallint, allow jsonb, deny jsonb, digest text)
+_PRESENT_HEADS = """
+    SELECT h.project, h.source_id, h.revision
+    FROM unnest($2::text[], $3::text[]) AS named (project, source_id) CROSS JOIN LATERAL (
+        SELECT * FROM source_heads WHERE tenant_key = $1 AND project = named.project
+        AND source_id = named.source_id AND valid_to = 9223372036854775807 LIMIT 1
+    ) h
 """
 _END_SOURCES = """
     UPDATE source_versions SET valid_to = $3 WHERE tenant_key = $1 AND source_key = ANY($2)
 """
-_END_POSTINGS = """
-    WITH gone AS (
-        SELECT c.chunk_key, s.label_key, unnest(c.terms) AS term
-        FROM chunks c JOIN source_versions s ON s.tenant_key = $1 AND s.source_key = c.source_key
-        WHERE c.tenant_key = $1 AND c.source_key = ANY($2)
-    ), moved AS (
-        DELETE FROM postings p USING gone g
-        WHERE p.tenant_key = $1 AND p.term = g.term AND p.label_key = g.label_key
-            AND p.chunk_key = g.chunk_key
-        RETURNING p.label_key, p.term, p.chunk_key, p.weight
-    )
-    INSERT INTO ended_postings (tenant_key, label_key, term, chunk_key, weight, valid_to)
-    SELECT $1, label_key, term, chunk_key, weight, $3 FROM moved
-"""
 _ADD_SOURCE = """
     INSERT INTO source_versions (tenant_key, source_key, project, source_id, revision, label_key,
         digest, media_type, language, provenance, expires_at, links, first_chunk_key, chunks,
-        terms, lanes, valid_from)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::jsonb, $13, $14, $15, $16, $17)
+        terms, lanes, valid_from, original, engine)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::jsonb, $13, $14, $15, $16, $17,
+        $18, $19)
 """
 _ADD_CHUNK = """
     INSERT INTO chunks (tenant_key, chunk_key, source_key, ordinal, chunk_id, content_digest,
-        cl100k_tokens, o200k_tokens, terms, length)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+        cl100k_tokens, o200k_tokens, terms, length, signature)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
 _ADD_CONTENT = """
     INSERT INTO source_contents (tenant_key, project, source_id, digest, text)
@@ -113,10 +109,23 @@ _ADD_VERSION = """
 """
 
 
-class IndexWriter:
-    """One change of one tenant's index, within a transaction that the caller commits."""
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    sources: list[tuple[object, ...]]
+    chunks: list[tuple[object, ...]]
+    contents: list[tuple[object, ...]]
+    postings: Postings
 
-    def __init__(self, connection: AsyncConnection, tenant_key: int, grant: Grant) -> None:
+
+class IndexWriter:
+    """One change of one tenant's index, within a transaction that the caller commits.
+
+    Without a grant it may replace no source.
+    """
+
+    def __init__(
+        self, connection: AsyncConnection, tenant_key: int, grant: Grant | None = None
+    ) -> None:
         self._connection = connection
         self._tenant_key = tenant_key
         self._grant = grant
@@ -171,6 +180,13 @@ class IndexWriter:
         )
         return {(row.project, row.source_id): row for row in rows}
 
+    async def _heads(self, keys: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """The present head of each source that has one."""
+        rows = await self._run(
+            _PRESENT_HEADS, [project for project, _ in keys], [name for _, name in keys]
+        )
+        return {(row.project, row.source_id): row.revision for row in rows}
+
     def _refuse_above_ceilings(
         self, sources: Sequence[PreparedSource], live: dict[tuple[str, str], sa.Row[Any]]
     ) -> None:
@@ -186,7 +202,7 @@ class IndexWriter:
             )
 
     def _may_replace(self, row: sa.Row[Any]) -> bool:
-        return (
+        return self._grant is not None and (
             row.classification <= self._grant.max_classification.rank
             and row.trust_tier >= self._grant.max_trust_tier.rank
             and row.knowledge_class in self._grant.classes
@@ -195,21 +211,58 @@ class IndexWriter:
     async def _end(self, rows: Sequence[sa.Row[Any]]) -> None:
         if not rows:
             return
+        heads = await self._heads([(row.project, row.source_id) for row in rows])
         for row in rows:
+            key = row.project, row.source_id
             gone = LiveSum(1, row.chunks, row.terms, lanes_from_signed(row.lanes))
+            gone = gone.plus(head_sum(*key, row.revision, heads.get(key)))
             self._deltas[row.label_key] = self._deltas[row.label_key].minus(gone)
             self._languages[row.label_key][row.language or ""] -= 1
         source_keys = [row.source_key for row in rows]
-        # Postings first: their statement reads the labels of the sources that end.
-        await self._run(_END_POSTINGS, source_keys, self._version)
+        ended = [chunks_of(row, self._version) for row in rows]
+        await self._end_postings(ended)
+        if (await self._connection.exec_driver_sql(HAS_VECTORS)).scalar_one():
+            vectors = VectorWriter(self._connection, self._tenant_key, self._version)
+            await vectors.end(ended)
+            await vectors.finish()
+        names = [(row.project, row.source_id) for row in rows]
+        await remove_originals(self._connection, self._tenant_key, names)
         await self._run(_END_SOURCES, source_keys, self._version)
 
+    async def _end_postings(self, ended: Sequence[EndedChunks]) -> None:
+        await end_postings(self._connection, self._tenant_key, ended)
+
     async def _add(self, sources: Sequence[PreparedSource]) -> None:
-        label_keys = await self._intern(source.draft.label for source in sources)
-        source_rows, chunk_rows, content_rows = [], [], []
-        postings: list[tuple[int, int, int, int]] = []
+        labels = [source.draft.label for source in sources]
+        last = self._last_label
+        label_keys = await intern_labels(self._connection, self._tenant_key, labels, last)
+        self._last_label = max(last, *label_keys.values())
+        heads = await self._heads([source.key for source in sources])
+        for source in (source for source in sources if source.key in heads):
+            label_key = label_keys[label_digest(source.draft.label)]
+            stale = head_sum(*source.key, source.draft.revision, heads[source.key])
+            self._deltas[label_key] = self._deltas[label_key].plus(stale)
+        # In a thread: a large load has millions of postings, and others are served meanwhile.
+        rows = await asyncio.to_thread(self._lay_out, sources, label_keys)
+        await self._connection.exec_driver_sql(_ADD_SOURCE, rows.sources)
+        await add_originals(self._connection, self._tenant_key, sources)
+        for start in range(0, len(rows.chunks), _CHUNKS_PER_INSERT):
+            some = slice(start, start + _CHUNKS_PER_INSERT)
+            await self._connection.exec_driver_sql(_ADD_CHUNK, rows.chunks[some])
+            await self._connection.exec_driver_sql(_ADD_CONTENT, rows.contents[some])
+        for start in range(0, len(rows.postings), _POSTINGS_PER_INSERT):
+            columns = rows.postings[start : start + _POSTINGS_PER_INSERT].T
+            await self._run(_ADD_POSTINGS, *columns.tolist())
+
+    def _lay_out(
+        self, sources: Sequence[PreparedSource], label_keys: Mapping[Digest, int]
+    ) -> _Rows:
+        source_rows: list[tuple[object, ...]] = []
+        chunk_rows: list[tuple[object, ...]] = []
+        content_rows: list[tuple[object, ...]] = []
+        postings: list[Postings] = []
         for source in sources:
-            draft, label_key = source.draft, label_keys[_label_digest(source.draft.label)]
+            draft, label_key = source.draft, label_keys[label_digest(source.draft.label)]
             added = live_sum(source)
             self._deltas[label_key] = self._deltas[label_key].plus(added)
             self._languages[label_key][draft.language or ""] += 1
@@ -232,20 +285,14 @@ class IndexWriter:
                         chunk.body_tokens["o200k_base"],
                         [term for term, _ in chunk.terms],
                         chunk.length,
+                        chunk.signature,
                     )
                 )
                 content_rows.append(
                     (self._tenant_key, draft.label.project, draft.source_id, digest, chunk.text)
                 )
-                postings.extend(
-                    (term, label_key, self._last_chunk, frequency << 32 | chunk.length)
-                    for term, frequency in chunk.terms
-                )
-        await self._connection.exec_driver_sql(_ADD_SOURCE, source_rows)
-        if chunk_rows:
-            await self._connection.exec_driver_sql(_ADD_CHUNK, chunk_rows)
-            await self._connection.exec_driver_sql(_ADD_CONTENT, content_rows)
-        await self._add_postings(postings)
+                postings.append(posting_rows(chunk, label_key, self._last_chunk))
+        return _Rows(source_rows, chunk_rows, content_rows, in_index_order(postings))
 
     def _source_row(
         self, source: PreparedSource, label_key: int, added: LiveSum, *, first_chunk_key: int
@@ -269,42 +316,9 @@ class IndexWriter:
             added.terms,
             lanes_to_signed(added.lanes),
             self._version,
+            original_digest(source),
+            source.engine,
         )
-
-    async def _add_postings(self, postings: list[tuple[int, int, int, int]]) -> None:
-        # In the order of the index: neighbouring entries go to the same pages.
-        postings.sort()
-        for start in range(0, len(postings), _POSTINGS_PER_INSERT):
-            terms, labels, chunks, weights = zip(
-                *postings[start : start + _POSTINGS_PER_INSERT], strict=True
-            )
-            await self._run(_ADD_POSTINGS, labels, terms, chunks, weights)
-
-    async def _intern(self, labels: Iterable[Label]) -> dict[Digest, int]:
-        wanted = {_label_digest(label): label for label in labels}
-        rows = await self._run(_KNOWN_LABELS, [digest_to_bytes(digest) for digest in wanted])
-        keys = {digest_from_bytes(row.digest): int(row.label_key) for row in rows}
-        new = []
-        for digest, label in wanted.items():
-            if digest in keys:
-                continue
-            self._last_label += 1
-            keys[digest] = self._last_label
-            new.append(
-                {
-                    "key": self._last_label,
-                    "project": label.project,
-                    "class": label.knowledge_class.value,
-                    "classification": label.classification.rank,
-                    "tier": label.trust_tier.rank,
-                    "allow": label.allow,
-                    "deny": label.deny,
-                    "digest": digest_to_bytes(digest).hex(),
-                }
-            )
-        if new:
-            await self._run(_ADD_LABELS, json.dumps(new))
-        return keys
 
     async def _finish(self, engine: str) -> None:
         """Store the labels' new sums and the new version."""
@@ -347,7 +361,3 @@ class IndexWriter:
 def _state(row: sa.Row[Any]) -> LiveSum:
     lanes = (row.lane_0, row.lane_1, row.lane_2, row.lane_3)
     return LiveSum(row.sources, row.chunks, row.terms, lanes_from_signed(lanes))
-
-
-def _label_digest(label: Label) -> Digest:
-    return digest_value(label.canonical())

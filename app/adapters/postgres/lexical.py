@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app.adapters.postgres.database import Database, Statement
+from app.adapters.postgres.database import Database, Statement, stored_time
 from app.adapters.postgres.scope_filter import (
     LABEL_ANSWER,
     LABEL_COLUMNS,
@@ -19,7 +19,7 @@ from app.adapters.postgres.scope_filter import (
     scope_arguments,
     source_filter,
 )
-from app.canonical import digest_from_bytes
+from app.canonical import JsonValue, digest_from_bytes
 from app.indexing.analysis import analyze, term_key
 from app.retrieval import bm25
 from app.retrieval.candidate import Candidate, Chunk, Retrieval
@@ -63,6 +63,8 @@ SELECTED_POSTINGS_SQL = """
         WHERE s.tenant_key = $1 AND s.label_key = ANY($3::integer[])
             AND s.valid_from <= ($2->>'version')::bigint
             AND s.valid_to > ($2->>'version')::bigint AND {source_filter}
+            AND s.source_key <> ALL(ARRAY(
+                SELECT jsonb_array_elements_text($2->'hidden')::bigint))
     ), terms AS (
         SELECT value::bigint AS term, ordinality FROM
         jsonb_array_elements_text($2->'terms') WITH ORDINALITY
@@ -89,12 +91,14 @@ SELECTED_POSTINGS_SQL = """
 
 CHUNK_COLUMNS = f"""
     c.chunk_key, t.name AS tenant, s.source_id, s.revision, s.provenance, c.ordinal, c.chunk_id,
-    c.content_digest, x.text, c.cl100k_tokens, c.o200k_tokens, {LABEL_COLUMNS}
+    c.content_digest, x.text, c.cl100k_tokens, c.o200k_tokens, s.expires_at, h.revision,
+    c.signature, {LABEL_COLUMNS}
 """
 CHUNK_ANSWER = (
     "chunk_key bigint, tenant text, source_id text, revision text, provenance text, "
     "ordinal integer, chunk_id text, content_digest bytea, text text, cl100k_tokens integer, "
-    f"o200k_tokens integer, {LABEL_ANSWER}"
+    "o200k_tokens integer, expires_at timestamptz, head_revision text, signature bigint, "
+    f"{LABEL_ANSWER}"
 )
 # LIMIT 1 keeps each step a look-up by key, whatever the planner thinks of the tables'
 # sizes: right after a load it knows nothing, and joined them the other way round.
@@ -109,7 +113,11 @@ CHUNK_JOINS = """
     ) l CROSS JOIN LATERAL (
         SELECT text FROM source_contents WHERE tenant_key = $1 AND project = s.project
         AND source_id = s.source_id AND digest = c.content_digest LIMIT 1
-    ) x
+    ) x LEFT JOIN LATERAL (
+        SELECT revision FROM source_heads WHERE tenant_key = $1 AND project = s.project
+        AND source_id = s.source_id AND valid_from <= ($2->>'version')::bigint
+        AND valid_to > ($2->>'version')::bigint LIMIT 1
+    ) h ON true
 """
 CHOSEN = Statement(
     f"""
@@ -152,14 +160,8 @@ class PostgresLexicalRetriever:
             best = await asyncio.to_thread(_best, lists, corpus, query.limit)
         else:
             best = _best(lists, corpus, query.limit)
-        chunks = await self._chosen(query, best)
-        ranked = sorted(chunks, key=lambda pair: (-pair[1], pair[0].tie_break))
-        return Retrieval(
-            tuple(
-                Candidate(chunk, score, rank) for rank, (chunk, score) in enumerate(ranked, start=1)
-            ),
-            query.view.visible_version,
-        )
+        candidates = await chosen_candidates(self._database, query, best)
+        return Retrieval(candidates, query.view.visible_version)
 
     async def _postings(
         self, query: ScopedQuery, terms: Counter[int]
@@ -174,8 +176,9 @@ class PostgresLexicalRetriever:
             "terms": [str(term) for term in ordered],
             "version": view.index_version,
             "lastChunkKey": view.last_chunk_key,
+            "hidden": [str(key) for key in view.hidden_source_keys],
         }
-        if predicate.sources.is_open:
+        if predicate.sources.is_open and not view.hidden_source_keys:
             sql = POSTINGS_SQL
         else:
             sql = SELECTED_POSTINGS_SQL.format(source_filter=source_filter(predicate.sources))
@@ -196,16 +199,24 @@ class PostgresLexicalRetriever:
                 lists.append(bm25.PostingList(row.keys, row.weights, frequency))
         return lists, corpus
 
-    async def _chosen(self, query: ScopedQuery, best: bm25.Cut) -> list[tuple[Chunk, int]]:
-        if not best.scores:
-            return []
-        rows = await self._database.run(
-            query.scope.tenant,
-            CHOSEN,
-            {"tied": [str(key) for key in best.tied], "places": best.places},
-            numbers=best.certain,
-        )
-        return [(chunk_from_row(row), best.scores[row.chunk_key]) for row in rows]
+
+async def chosen_candidates(
+    database: Database, query: ScopedQuery, best: bm25.Cut
+) -> tuple[Candidate, ...]:
+    """The chunks of a cut, ranked: its ties are settled by the database, in one round trip."""
+    if not best.scores:
+        return ()
+    arguments: JsonValue = {
+        "tied": [str(key) for key in best.tied],
+        "places": best.places,
+        "version": query.view.index_version,
+    }
+    rows = await database.run(query.scope.tenant, CHOSEN, arguments, numbers=best.certain)
+    found = [(chunk_from_row(row), best.scores[row.chunk_key]) for row in rows]
+    found.sort(key=lambda pair: (-pair[1], pair[0].tie_break))
+    return tuple(
+        Candidate(chunk, score, rank) for rank, (chunk, score) in enumerate(found, start=1)
+    )
 
 
 def _terms(query: ScopedQuery) -> Counter[int]:
@@ -240,4 +251,7 @@ def chunk_from_row(row: sa.Row[Any]) -> Chunk:
         text=row.text,
         provenance=row.provenance,
         body_tokens={"cl100k_base": row.cl100k_tokens, "o200k_base": row.o200k_tokens},
+        expires_at=stored_time(row.expires_at),
+        head_revision=row.head_revision,
+        signature=row.signature,
     )

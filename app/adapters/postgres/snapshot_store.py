@@ -26,19 +26,19 @@ from app.storage.snapshots import (
     TextKey,
 )
 
-# $4 holds: hash, canonical, request, report and, where a repeat is claimed, its key.
+# $4 holds: hash, canonical, request, report, inputs and, where a repeat is claimed, its key.
 # A conflict on the repeat waits for the other transaction, so that of several calls at
 # once one stores and the others find it stored.
 _PUT_SQL = """
     WITH claimed AS ({claim}), stored AS (
         INSERT INTO snapshots (tenant_key, hash, snapshot_id, run_id, step_id, attempt_id,
             canonical, request, report, timings, index_version, evaluated_at, engine,
-            used_tokens, degraded, inline_projects, inline_classes, inline_classification)
+            used_tokens, degraded, inline_projects, inline_classes, inline_classification, inputs)
         SELECT $1, $4[1], ($2->>'snapshotId')::uuid, ($2->>'runId')::uuid,
             ($2->>'stepId')::uuid, ($2->>'attemptId')::uuid, $4[2], $4[3], $4[4],
             $2->'timings', ($2->>'indexVersion')::bigint, ($2->>'evaluatedAt')::timestamptz,
             $2->>'engine', ($2->>'usedTokens')::integer, {degraded}, {inline_projects},
-            {inline_classes}, ($2->>'inlineClassification')::smallint
+            {inline_classes}, ($2->>'inlineClassification')::smallint, $4[5]
         FROM claimed
         ON CONFLICT DO NOTHING RETURNING hash
     ), sources AS (
@@ -53,7 +53,7 @@ _PUT_SQL = """
     SELECT EXISTS (SELECT FROM claimed), EXISTS (SELECT FROM stored)
 """
 _CLAIM = """
-    INSERT INTO repeats (tenant_key, repeat_key, hash) VALUES ($1, $4[5], $4[1])
+    INSERT INTO repeats (tenant_key, repeat_key, hash) VALUES ($1, $4[6], $4[1])
     ON CONFLICT (tenant_key, repeat_key) DO NOTHING RETURNING hash
 """
 _EVENT = event_insert("CROSS JOIN stored")
@@ -71,11 +71,13 @@ _PUT: Final = Statement(
 )
 
 _STORED_COLUMNS = (
-    "s.hash, s.canonical, s.request, s.report, s.timings, s.index_version, s.created_at"
+    "s.hash, s.canonical, s.request, s.report, s.timings, s.index_version, s.created_at, "
+    "s.evaluated_at, s.engine, s.inputs"
 )
 _STORED_ANSWER = (
     "hash bytea, canonical bytea, request bytea, report bytea, timings jsonb, "
-    "index_version bigint, created_at timestamptz"
+    "index_version bigint, created_at timestamptz, evaluated_at timestamptz, engine text, "
+    "inputs bytea"
 )
 _TEXTS: Final = Statement(
     """
@@ -155,6 +157,7 @@ class PostgresSnapshotStore:
             record.canonical,
             record.request,
             record.report,
+            record.inputs,
             *keys,
         )
         arguments = {**_put_arguments(record), **event_argument(event)}
@@ -280,6 +283,9 @@ def _stored(rows: Sequence[sa.Row[Any]]) -> StoredSnapshot | None:
         timings_ms=row.timings,
         index_version=row.index_version,
         created_at=row.created_at,
+        evaluated_at=row.evaluated_at,
+        engine=row.engine,
+        inputs=row.inputs,
     )
 
 

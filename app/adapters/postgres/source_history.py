@@ -34,6 +34,9 @@ _FACTS: Final = Statement(
     "present_project text, present_class text, present_classification smallint, "
     "present_trust_tier smallint, present_allow text[], present_deny text[]",
 )
+_OLDEST: Final = Statement(
+    "SELECT oldest_version FROM tenants WHERE tenant_key = $1", "oldest bigint"
+)
 
 
 class PostgresSourceHistory:
@@ -55,6 +58,10 @@ class PostgresSourceHistory:
             )
             for row in rows
         }
+
+    async def oldest_version(self, tenant: str) -> IndexVersion:
+        rows = await self._database.run(tenant, _OLDEST)
+        return IndexVersion(rows[0].oldest if rows else 0)
 
 
 def _present_label(row: sa.Row[Any]) -> Label:

@@ -6,8 +6,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.adapters.postgres.audit_log import append_event
-from app.adapters.postgres.database import Database, Statement
+from app.adapters.postgres.database import Database, Statement, stored_time
+from app.adapters.postgres.eraser import Eraser
+from app.adapters.postgres.head_writer import HeadWriter
 from app.adapters.postgres.index_writer import IndexWriter
+from app.adapters.postgres.reindexer import Reindexer, read_outdated
 from app.adapters.postgres.scope_filter import (
     LABEL_ANSWER,
     LABEL_COLUMNS,
@@ -19,9 +22,14 @@ from app.audit.event import AuditEvent
 from app.canonical import JsonValue
 from app.errors import NotFoundError
 from app.indexing.index import (
+    Head,
+    HeadsChange,
     IndexChange,
     IndexDescription,
     IndexedSource,
+    Outdated,
+    OutdatedSource,
+    Reindexed,
     SourceFilter,
 )
 from app.indexing.source import LiveSum, PreparedSource, lanes_from_signed
@@ -74,6 +82,41 @@ class PostgresSourceIndex:
             raise NotFoundError("No such source.")
         return version
 
+    async def erase_source(
+        self, grant: Grant, project: str, source_id: str, event: AuditEvent | None = None
+    ) -> int:
+        async with self._database.transaction(grant.tenant) as (connection, tenant_key):
+            version = await Eraser(connection, tenant_key, grant).erase(project, source_id)
+            if version is not None:
+                await append_event(connection, tenant_key, event)
+        if version is None:
+            raise NotFoundError("No such source.")
+        return version
+
+    async def outdated_sources(self, grant: Grant, engine: str, limit: int) -> Outdated:
+        return await read_outdated(self._database, grant, engine, limit)
+
+    async def reindex(
+        self,
+        grant: Grant,
+        prepared: Sequence[tuple[OutdatedSource, PreparedSource]],
+        event: AuditEvent | None = None,
+    ) -> Reindexed:
+        async with self._database.transaction(grant.tenant) as (connection, tenant_key):
+            change = await Reindexer(connection, tenant_key, grant).replace(prepared)
+            if change.sources:
+                await append_event(connection, tenant_key, event)
+            return change
+
+    async def put_heads(
+        self, grant: Grant, heads: Sequence[Head], event: AuditEvent | None = None
+    ) -> HeadsChange:
+        async with self._database.transaction(grant.tenant) as (connection, tenant_key):
+            change = await HeadWriter(connection, tenant_key, grant).put_heads(heads)
+            if len(change.unchanged) < len(heads):
+                await append_event(connection, tenant_key, event)
+            return change
+
     async def list_sources(
         self, predicate: Predicate, wanted: SourceFilter
     ) -> tuple[IndexedSource, ...]:
@@ -81,8 +124,12 @@ class PostgresSourceIndex:
         statement = Statement(
             f"""
             SELECT s.source_id, s.revision, s.chunks, s.media_type, s.language, s.provenance,
-                s.expires_at, {LABEL_COLUMNS}
+                s.expires_at, h.revision, {LABEL_COLUMNS}
             FROM source_versions s JOIN labels l USING (tenant_key, label_key)
+            LEFT JOIN LATERAL (
+                SELECT revision FROM source_heads WHERE tenant_key = $1 AND project = s.project
+                AND source_id = s.source_id AND valid_to = {LIVE} LIMIT 1
+            ) h ON true
             WHERE s.tenant_key = $1 AND s.valid_to = {LIVE} AND {label_filter(predicate)}
                 AND ($2->>'project' IS NULL OR s.project = $2->>'project')
                 AND ($2->>'sourceId' IS NULL OR s.source_id = $2->>'sourceId')
@@ -92,7 +139,7 @@ class PostgresSourceIndex:
             ORDER BY s.source_id, s.project LIMIT ($2->>'limit')::integer
             """,  # noqa: S608 - fragments are constants
             "source_id text, revision text, chunks integer, media_type text, language text, "
-            f"provenance text, expires_at timestamptz, {LABEL_ANSWER}",
+            f"provenance text, expires_at timestamptz, head_revision text, {LABEL_ANSWER}",
         )
         after_id, after_project = wanted.after or (None, None)
         arguments: dict[str, JsonValue] = {
@@ -114,7 +161,8 @@ class PostgresSourceIndex:
                 media_type=row.media_type,
                 language=row.language,
                 provenance=row.provenance,
-                expires_at=row.expires_at,
+                expires_at=stored_time(row.expires_at),
+                head_revision=row.head_revision,
             )
             for row in rows
         )

@@ -27,6 +27,7 @@ from app.audit.sealer import Sealer
 from app.errors import ServiceError, UnavailableError
 from app.metrics import Metrics
 from app.scope.grant import Grant
+from app.storage.compaction import Compactor
 
 _log = structlog.get_logger()
 
@@ -38,6 +39,8 @@ class AuditParts(Protocol):
     def audit(self) -> AuditLog: ...
     @property
     def sealer(self) -> Sealer: ...
+    @property
+    def compactor(self) -> Compactor: ...
     @property
     def now(self) -> Callable[[], datetime]: ...
 
@@ -92,6 +95,7 @@ class _Recorder:
                 code="audit-unavailable",
             )
         self._parts.sealer.wrote(self._tenant)
+        self._parts.compactor.saw(self._tenant)
         return None
 
 

@@ -12,13 +12,18 @@ from app.packing.packer import ClassShare, PackingRules
 from app.scope.vocabulary import KnowledgeClass
 from app.strategy.strategy import Strategy, StrategyCatalog, load_strategy
 
-KNOWN = frozenset({"lexical", "vector"})
+ENCODINGS = ("cl100k_base", "o200k_base")
 RECIPE: dict[str, Any] = {
     "id": "own",
     "version": 1,
     "description": "For tests.",
     "retrievers": [{"name": "lexical"}],
 }
+
+
+def load(folder: Path | None, *retrievers: str) -> StrategyCatalog:
+    known = retrievers or ("vector", "lexical")
+    return StrategyCatalog.load(folder, retrievers=known, encodings=ENCODINGS)
 
 
 def write(folder: Path, name: str = "own.yaml", **members: Any) -> Path:
@@ -35,14 +40,19 @@ def refusal(path: Path) -> str:
 
 
 def test_the_shipped_recipes_load_and_need_nothing_but_the_lexical_retriever() -> None:
-    catalog = StrategyCatalog.load(None, frozenset({"lexical"}))
-    assert [one.name for one in catalog.all()] == ["default@1", "lexical-only@1"]
+    catalog = load(None, "lexical")
+    assert [one.name for one in catalog.all()] == [
+        "code@1",
+        "default@1",
+        "documents@1",
+        "lexical-only@1",
+    ]
     default = catalog.resolve("default")
     assert default.budget.max_tokens == 8000
     assert default.budget.reserved_for_output == 1000
     assert default.budget.encoding == "o200k_base"
     assert default.packing.rules() == PackingRules(max_chunks_per_source=8)
-    assert [step.on_failure for step in default.retrievers] == ["fail"]
+    assert [step.on_failure for step in default.retrievers if not step.optional] == ["fail"]
 
 
 def test_what_a_recipe_leaves_out_has_the_stated_defaults(tmp_path: Path) -> None:
@@ -89,6 +99,24 @@ def test_rules_carry_the_shares_and_the_cap(tmp_path: Path) -> None:
         ({"budget": {"format": "html"}}, "budget.format"),
         ({"budget": {"maxTokens": 0}}, "budget.maxTokens"),
         ({"version": 0}, "version"),
+        ({"version": "1"}, "version"),
+        ({"version": 1.0}, "version"),
+        ({"version": True}, "version"),
+        ({"version": 2**31}, "version"),
+        ({"fusion": {"k": "60"}}, "fusion.k"),
+        ({"packing": {"maxChunksPerSource": 2**31}}, "packing.maxChunksPerSource"),
+        ({"budget": {"reservedForOutput": 2**31}}, "budget.reservedForOutput"),
+        ({"packing": {"maxChunksPerSource": "3"}}, "packing.maxChunksPerSource"),
+        ({"packing": {"classShares": {"code": {"minPermille": "1"}}}}, "code.minPermille"),
+        ({"packing": {"max_chunks_per_source": 3}}, "packing.max_chunks_per_source"),
+        ({"budget": {"maxTokens": "8000"}}, "budget.maxTokens"),
+        ({"budget": {"maxTokens": 2**31}}, "budget.maxTokens"),
+        ({"budget": {"reservedForOutput": False}}, "budget.reservedForOutput"),
+        ({"retrievers": [{"name": "lexical", "limit": "9"}]}, "retrievers.0.limit"),
+        ({"retrievers": [{"name": "lexical", "weight": True}]}, "retrievers.0.weight"),
+        ({"retrievers": [{"name": "lexical"}, {"name": "lexical"}]}, "retrievers: "),
+        ({"description": "NUL \0"}, "description"),
+        ({"description": 1}, "description"),
         ({"id": "Own"}, "id"),
         ({"id": "own@2"}, "id"),
         ({"id": ""}, "id"),
@@ -141,7 +169,7 @@ def versions(folder: Path, **of: list[int]) -> StrategyCatalog:
     for name, numbers in of.items():
         for number in numbers:
             write(folder, f"{name}-{number}.yaml", id=name, version=number)
-    return StrategyCatalog.load(folder, KNOWN)
+    return load(folder)
 
 
 def test_a_plain_id_means_the_newest_version_by_number(tmp_path: Path) -> None:
@@ -155,7 +183,9 @@ def test_strategies_are_listed_once_by_id_and_by_number(tmp_path: Path) -> None:
     write(tmp_path, "prefix.yaml", id="own-other", version=1)
     catalog = versions(tmp_path, own=[10, 9, 100])
     assert [one.name for one in catalog.all()] == [
+        "code@1",
         "default@1",
+        "documents@1",
         "lexical-only@1",
         "own@9",
         "own@10",
@@ -173,13 +203,57 @@ def test_two_strategies_of_one_id_and_version_are_refused(tmp_path: Path, name: 
     for number, file in enumerate(("one.yaml", "two.yaml")):
         write(tmp_path, file, id=name, description=f"Number {number}.")
     with pytest.raises(ConfigurationError, match=f"{name}@1"):
-        StrategyCatalog.load(tmp_path, KNOWN)
+        load(tmp_path)
 
 
-def test_a_retriever_that_is_not_configured_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    write(tmp_path, retrievers=[{"name": "lexical"}, {"name": "graph"}])
-    with pytest.raises(ConfigurationError, match=r"own@1 .*'graph'.*lexical, vector"):
-        StrategyCatalog.load(tmp_path, KNOWN)
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("{}\nversion: 2\n", "version"),
+        ('{}\n"version": 1\n', "version"),
+        ("{}\nfusion: {{k: 60}}\nfusion: {{k: 61}}\n", "fusion"),
+        ("{}\nfusion: {{k: 60, k: 61}}\n", "k"),
+        ("{}\nbudget:\n  maxTokens: 9\n  maxTokens: 9\n", "maxTokens"),
+        ("{}\nextra: &extra {{k: 60, k: 61}}\nfusion: *extra\n", "k"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_by_name(tmp_path: Path, content: str, key: str) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(content.format(yaml.safe_dump(RECIPE)), encoding="utf-8")
+    assert f"the key {key} stands twice" in refusal(path)
+
+
+def test_a_description_that_no_digest_can_hold_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    text = yaml.safe_dump({**RECIPE, "description": "half"})
+    path.write_text(text.replace("half", '"\\ud83d"'), encoding="utf-8")
+    assert "description" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        (
+            {"retrievers": [{"name": "lexical"}, {"name": "graph"}]},
+            r"own.yaml: retrievers.1.name: 'graph' .*: lexical, vector\.",
+        ),
+        (
+            {"budget": {"encoding": "p50k_base"}},
+            r"own.yaml: budget.encoding: 'p50k_base' .*: cl100k_base, o200k_base\.",
+        ),
+    ],
+)
+def test_what_this_service_does_not_have_is_refused_with_what_it_has(
+    tmp_path: Path, members: dict[str, Any], sentence: str
+) -> None:
+    write(tmp_path, **members)
+    with pytest.raises(ConfigurationError, match=sentence):
+        load(tmp_path)
+
+
+def test_a_folder_of_recipes_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="recipes does not exist"):
+        load(tmp_path / "recipes")
 
 
 @pytest.mark.parametrize("name", ["unheard", "own@2", "own@", "own@01", "OWN", "", "own@1 "])

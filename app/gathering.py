@@ -1,0 +1,213 @@
+"""Gathering what goes into one assembly: pins and retrievers under one view of the index.
+
+Everything that is asked of the outside happens here. What was answered can be given back as
+`Plan.recorded`, and is then taken from there: a replay asks nobody but the index.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from app.canonical import JsonObject, JsonValue
+from app.packing.tokens import TokenCounter
+from app.pins import PinResolver
+from app.retrieval.candidate import Chunk
+from app.retrieval.expansion import (
+    GRAPH,
+    ExpansionRules,
+    GraphRetriever,
+    SourceGraph,
+    choose_seeds,
+    with_neighbours,
+)
+from app.retrieval.fan_out import Leg, LegOutcome, fan_out
+from app.retrieval.fusion import FusedCandidate, LegAnswer, fuse
+from app.retrieval.retriever import IndexView, IndexViews, Retriever, ScopedQuery
+from app.scope.access import AccessScope
+from app.snapshot.material import Material, Recipe
+from app.snapshot.request import CreateSnapshot, InlineItem
+from app.snapshot.snapshot import Budget, Exclusion
+from app.storage.labels import SourceName
+from app.storage.snapshots import SnapshotStore
+from app.strategy.strategy import Strategy, StrategyCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts that assembling needs; `clock` gives seconds for timings and nothing else."""
+
+    strategies: StrategyCatalog
+    views: IndexViews
+    pins: PinResolver
+    retrievers: Mapping[str, Retriever]
+    graph: SourceGraph
+    snapshots: SnapshotStore
+    tokens: TokenCounter
+    engine: str
+    clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What an earlier assembly was answered from outside.
+
+    `answers` holds each retriever's `Retrieval.inputs`; `failed` the status of those that
+    gave no answer.
+    """
+
+    answers: Mapping[str, JsonObject] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one assembly is made from, before anything is looked up.
+
+    `refused` are exclusions that stand already. `recorded` is None where the outside is to
+    be asked.
+    """
+
+    request: CreateSnapshot
+    scope: AccessScope
+    strategy: Strategy
+    budget: Budget
+    inline: tuple[InlineItem, ...]
+    refused: tuple[Exclusion, ...]
+    view: IndexView
+    evaluated_at: datetime
+    told_of_classification: bool
+    recorded: Recorded | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Material for an assembly, and sources that are out of scope but told of."""
+
+    material: Material
+    disclosed: frozenset[SourceName]
+
+
+async def gather(services: Services, plan: Plan) -> Gathered:
+    """Ask the index and the retrievers.
+
+    Raises PinUnavailableError for a required pin, RetrieverUnavailableError when a leg that
+    the strategy requires gives no answer.
+    """
+    request, strategy, view = plan.request, plan.strategy, plan.view
+    pinned = await services.pins.resolve(
+        plan.scope, view, request.pins, told_of_classification=plan.told_of_classification
+    )
+    outcomes = await _retrieve(services, plan)
+    ranked = _fuse(outcomes, strategy)
+    neighbours = await _expand(services, plan, ranked, pinned.chunks)
+    for outcome in neighbours:
+        if outcome.retrieval is not None:
+            ranked = with_neighbours(ranked, outcome.retrieval)
+    outcomes += neighbours
+    material = Material(
+        request=request,
+        scope=plan.scope,
+        recipe=Recipe(
+            name=strategy.name,
+            digest=strategy.digest(),
+            document=strategy.canonical(),
+            rules=strategy.packing.rules(),
+            fusion_k=strategy.fusion.k,
+            fusion_method=strategy.fusion.method,
+            max_different_bits=strategy.dedupe.max_different_bits,
+            stale=strategy.freshness.stale,
+        ),
+        budget=plan.budget,
+        engine=services.engine,
+        visible_version=view.visible_version,
+        inline=plan.inline,
+        pinned=pinned.chunks,
+        optional_pins=pinned.optional,
+        outcomes=outcomes,
+        ranked=ranked,
+        refused=(*plan.refused, *pinned.exclusions),
+        evaluated_at=plan.evaluated_at,
+        inputs=_inputs(plan, outcomes),
+        not_configured=tuple(
+            step.name for step in strategy.retrievers if step.name not in services.retrievers
+        ),
+    )
+    return Gathered(material, pinned.disclosed)
+
+
+async def _retrieve(services: Services, plan: Plan) -> tuple[LegOutcome, ...]:
+    request = plan.request
+    if request.query is None:
+        return ()
+    recorded = plan.recorded or Recorded()
+    legs = [
+        Leg(
+            retriever=services.retrievers[step.name],
+            limit=step.limit,
+            weight=step.weight,
+            deadline_s=step.deadline_ms / 1000,
+            may_fail=step.on_failure == "degrade",
+            recorded=recorded.answers.get(step.name),
+            failed=recorded.failed.get(step.name),
+        )
+        for step in plan.strategy.retrievers
+        if step.name in services.retrievers
+    ]
+    limit = max((leg.limit for leg in legs), default=1)
+    query = ScopedQuery(plan.scope, plan.view, request.query, request.language, limit)
+    return await fan_out(legs, query, services.clock)
+
+
+def _fuse(outcomes: Sequence[LegOutcome], strategy: Strategy) -> tuple[FusedCandidate, ...]:
+    answers = [
+        LegAnswer(outcome.name, outcome.weight, outcome.retrieval)
+        for outcome in outcomes
+        if outcome.retrieval is not None
+    ]
+    return fuse(answers, strategy.fusion.k, strategy.fusion.method)
+
+
+async def _expand(
+    services: Services,
+    plan: Plan,
+    ranked: Sequence[FusedCandidate],
+    pinned: Sequence[Chunk],
+) -> tuple[LegOutcome, ...]:
+    """The graph leg, from the ranking and the pins; none where the strategy has no expansion."""
+    expansion = plan.strategy.expansion
+    if expansion is None:
+        return ()
+    recorded = plan.recorded or Recorded()
+    leg = Leg(
+        retriever=GraphRetriever(
+            services.graph,
+            choose_seeds(ranked, pinned, expansion.seeds),
+            ExpansionRules(expansion.hops, expansion.damping_permille),
+        ),
+        limit=expansion.limit,
+        weight=1,
+        deadline_s=expansion.deadline_ms / 1000,
+        may_fail=True,
+        failed=recorded.failed.get(GRAPH),
+    )
+    request = plan.request
+    query = ScopedQuery(
+        plan.scope, plan.view, request.query or "", request.language, expansion.limit
+    )
+    return await fan_out([leg], query, services.clock)
+
+
+def _inputs(plan: Plan, outcomes: Sequence[LegOutcome]) -> JsonObject:
+    """What a replay cannot find out by itself; members that would be empty are left out."""
+    answers: JsonObject = {
+        one.name: one.retrieval.inputs
+        for one in outcomes
+        if one.retrieval is not None and one.retrieval.inputs is not None
+    }
+    failed: JsonObject = {one.name: one.status for one in outcomes if one.retrieval is None}
+    members: dict[str, JsonValue] = {
+        "retrievers": answers,
+        "failed": failed,
+        "toldOfClassification": plan.told_of_classification,
+    }
+    return {name: value for name, value in members.items() if value}

@@ -1,0 +1,125 @@
+"""Assembling a stored snapshot again, from what was stored with it.
+
+The request, its texts, the scope, the strategy, the evaluation time and the answers from
+outside are taken from the record; the index is read at the snapshot's version. The answer is
+the same hash, or the first stage that differs and why.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.canonical import Digest
+from app.errors import CorruptRecordError, PinUnavailableError, VersionNotKeptError
+from app.gathering import Plan, Recorded, Services, gather
+from app.pipeline import resolve_budget, split_inline
+from app.retrieval.retriever import IndexView
+from app.scope.access import AccessScope
+from app.snapshot.assembly import assemble
+from app.snapshot.request import CreateSnapshot, request_from
+from app.snapshot.verify import predicate_of
+from app.storage.labels import IndexVersion
+from app.storage.snapshots import StoredSnapshot, TextKey
+from app.strategy.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """`hash` is what came out, None where it did not get so far.
+
+    `stage` is the first one that differs and `reason` a sentence; both are None for a match.
+    """
+
+    hash: Digest | None
+    stage: str | None = None
+    reason: str | None = None
+
+    @property
+    def match(self) -> bool:
+        return self.stage is None
+
+
+async def replay(services: Services, stored: StoredSnapshot) -> Replay:
+    """Stores nothing. Raises CorruptRecordError when the record cannot be read."""
+    try:
+        report, inputs = json.loads(stored.report), json.loads(stored.inputs)
+        scope = _scope_of(report["scope"])
+        request = await _request(services, scope.tenant, stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptRecordError("The snapshot's record cannot be read.") from error
+    if request is None:
+        return Replay(None, "request", "content erased: a text of the request is gone")
+    version, hidden = IndexVersion(stored.index_version), tuple(inputs.get("hidden", ()))
+    try:
+        view = await services.views.open(scope, version, hidden=hidden)
+    except VersionNotKeptError:
+        return Replay(None, "index", "index compacted: its version is not kept any more")
+    strategy = Strategy.model_validate(report["strategy"])
+    inline, refused = split_inline(scope, request.items)
+    plan = Plan(
+        request=request,
+        scope=scope,
+        strategy=strategy,
+        budget=resolve_budget(request.budget, strategy, services.tokens),
+        inline=inline,
+        refused=refused,
+        view=view,
+        evaluated_at=stored.evaluated_at,
+        told_of_classification=inputs.get("toldOfClassification", False),
+        recorded=Recorded(inputs.get("retrievers", {}), inputs.get("failed", {})),
+    )
+    try:
+        material = (await gather(services, plan)).material
+    except PinUnavailableError:
+        return Replay(None, "pins", await _reason(services, stored, scope, view))
+    count = partial(services.tokens.count, encoding=plan.budget.encoding)
+    assembly = await asyncio.to_thread(assemble, material, count)
+    found = assembly.snapshot.hash
+    if found == stored.hash:
+        return Replay(found)
+    stage = _first_difference(report, json.loads(assembly.report))
+    return Replay(found, stage, await _reason(services, stored, scope, view))
+
+
+def _scope_of(document: Mapping[str, Any]) -> AccessScope:
+    return AccessScope(
+        subject=document["subject"],
+        agent=document.get("agentId"),
+        groups=tuple(document["groups"]),
+        predicate=predicate_of(document["predicate"]),
+    )
+
+
+async def _request(
+    services: Services, tenant: str, stored: StoredSnapshot
+) -> CreateSnapshot | None:
+    """The request with its texts; None when one of them is gone."""
+    document = json.loads(stored.request)
+    digests = {item["text"] for item in document["items"]} | {document["query"]} - {None}
+    keys = [TextKey(Digest(digest), None) for digest in sorted(digests)]
+    found = await services.snapshots.texts(tenant, stored.hash, keys)
+    if len(found) < len(keys):
+        return None
+    return request_from(document, {key.digest: text for key, text in found.items()})
+
+
+def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """The first stage of two reports whose digests differ, in the order of the first."""
+    found = {stage["name"]: stage["digest"] for stage in after["stages"]}
+    for stage in before["stages"]:
+        if found.get(stage["name"]) != stage["digest"]:
+            return str(stage["name"])
+    return "report" if before != after else "snapshot"
+
+
+async def _reason(
+    services: Services, stored: StoredSnapshot, scope: AccessScope, view: IndexView
+) -> str:
+    if stored.engine != services.engine:
+        return f"engine upgraded: it was {stored.engine}, and is {services.engine}"
+    if await services.views.has_erased(scope, view):
+        return "content erased: a source that was in scope is gone for good"
+    return "unknown: the same inputs gave another result"
