@@ -95,7 +95,9 @@ class SnapshotReader:
             version = IndexVersion(stored.index_version)
             facts = await self._facts(grant.tenant, version, names)
             labels = None if facts is None else {name: one.label for name, one in facts.items()}
-        evidence = Evidence(stored.canonical, stored.request, stored.report, texts, labels)
+        evidence = Evidence(
+            stored.canonical, stored.request, stored.report, texts, labels, stored.inputs
+        )
         checks = await asyncio.to_thread(partial(verify, evidence, self.tokens.count))
         return (Check("reference", untouched, f"kept under {stored.hash}"), *checks)
 

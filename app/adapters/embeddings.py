@@ -21,7 +21,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import stamina
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from app.errors import ConfigurationError, EmbeddingUnavailableError
 from app.indexing.embedding import EmbeddingProfile, HalfVector, half_vector
@@ -59,8 +59,6 @@ class _Entry(BaseModel):
 
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(hide_input_in_errors=True)
-
     data: list[_Entry]
 
 
@@ -171,6 +169,7 @@ class OpenAiEmbedder:
                     )
             return [half_vector(one, normalise=profile.normalise) for one in numbers]
         except ValidationError:
+            # It would tell what was answered.
             raise _unusable("it is not in OpenAI's format") from None
         except ValueError as error:
             raise _unusable(str(error)) from None

@@ -59,6 +59,7 @@ class Evidence:
     report: bytes | None = None
     texts: Mapping[str, str] | None = None
     labels: Mapping[tuple[str, str], Label] | None = None
+    inputs: bytes | None = None
 
 
 def verify(evidence: Evidence, count_tokens: Callable[[str, str], int]) -> tuple[Check, ...]:
@@ -128,6 +129,8 @@ def _check_bound(document: dict[str, Any], evidence: Evidence) -> list[Check]:
     checks = []
     if request is not None:
         checks.append(_made("request", lambda: equal("request", lambda: digest_bytes(request))))
+    if report is not None and evidence.inputs is not None:
+        checks.append(_made("inputs", partial(_check_inputs, report, evidence.inputs)))
     if report is not None:
         checks += [
             _made("report", lambda: equal("report", lambda: digest_bytes(report))),
@@ -226,6 +229,14 @@ def label_of(item: Mapping[str, Any]) -> Label:
         classification=Classification(item["classification"]),
         trust_tier=TrustTier(item["trustTier"]),
     )
+
+
+def _check_inputs(report: bytes, inputs: bytes) -> Check:
+    """The recorded answers from outside are those that the report speaks of."""
+    recorded = json.loads(inputs)
+    # Which sources a view of the past left out is bound by nothing: it would tell of them.
+    recorded.pop("hidden", None)
+    return _equal("inputs", json.loads(report)["inputs"], digest_value(recorded))
 
 
 def _check_scope(document: dict[str, Any], report: dict[str, Any]) -> Check:

@@ -423,3 +423,23 @@ def test_the_walk_reports_a_table_that_is_read_whole() -> None:
         Scan("Bitmap Heap Scan", "chunks", " (tenant_key = 1)", 6, 0),
         Scan("Seq Scan", "postings", "", None, 0),
     ]
+
+
+@pytest.mark.parametrize("name", ["assemble", "repeat", "/snapshots/hash", "/snapshots/id"])
+async def test_the_sources_of_other_snapshots_are_not_read(
+    world: World, explained: dict[str, list[Explained]], name: str
+) -> None:
+    """Whether a caller may read a snapshot costs as much as its own sources are many."""
+    (held,) = await world.execute(
+        """
+        SELECT max(sources) AS most, sum(sources) AS of_all FROM (
+            SELECT count(*) AS sources FROM snapshot_sources s JOIN tenants t USING (tenant_key)
+            WHERE t.name = 'big' GROUP BY s.hash
+        ) one
+        """
+    )
+    assert held.of_all > 5 * held.most
+    (scan,) = explained[name][0].of("snapshot_sources")
+    assert scan.rows is not None
+    # A snapshot that is not there yet has none.
+    assert scan.rows + scan.dropped_rows <= (0 if name == "assemble" else held.most)

@@ -99,7 +99,7 @@ def a_refused_request(choice: Choices, pair: Pair) -> tuple[Json, str]:
     code = choice.pick(("pin-unavailable", "pin-unavailable", "budget-too-small", _BEYOND))
     if code == _BEYOND:
         return request | {"scope": {**pair.scope, "groups": ["never-granted"]}}, code
-    if code == "budget-too-small" and (request["items"] or pair.known):
+    if code == "budget-too-small" and pair.known:
         needed = [_pin(name, required=True) for name in pair.known]
         bounds = {"maxTokens": 20, "reservedForOutput": 0}
         return request | {"budget": bounds, "pins": needed}, code

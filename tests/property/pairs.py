@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hypothesis import strategies as st
 
@@ -30,13 +30,23 @@ from tests.property.worlds import (
 )
 
 Key = tuple[str, str]
-Change = list[Json] | Key
-"""One call: sources to put, or the name of one to delete."""
+
+
+class Removal(NamedTuple):
+    """The name of a source that is deleted, with its texts where they are erased."""
+
+    project: str
+    source_id: str
+    erase: bool
+
+
+Change = list[Json] | Removal
+"""One call: sources to put, or one to delete."""
 
 UNKNOWN: Key = (PROJECTS[0], "never-heard-of")
 _IDS = (*SOURCE_IDS, "A", "a.md!", "~", "é.md")
-_WORDS = (*WORDS, "book", "bookings", "cancels", "orders")
-"""With words that are one in some languages and several in others."""
+_WORDS = (*WORDS, "book", "ord", "ledg")
+"""With stems that the others have in some languages only."""
 _FLOOD_CHUNKS = 120
 """More than a leg returns: it would push everything else out."""
 _NAME, _TEXT = ("project", "sourceId"), ("sourceRevision", "language", "chunks")
@@ -114,7 +124,7 @@ class Pair:
             if isinstance(change, list):
                 await service.index(tenant, change)
             else:
-                await service.delete(tenant, *change)
+                await service.delete(tenant, change.project, change.source_id, erase=change.erase)
 
 
 @st.composite
@@ -142,12 +152,12 @@ def pairs(draw: st.DrawFn, *, narrowed: bool) -> Pair:
     for choice in draw(st.lists(choices, min_size=2, max_size=7)):
         gone, new = history.next_step(choice)
         if new is None or not sees(new):
-            history.take(gone, new)
+            history.take(gone, new, erase=whole.once_in(2))
         else:
             elsewhere[name_of(new)] = new
     if whole.once_in(4):
         for name in history.hidden:
-            history.take(name, None)
+            history.take(name, None, erase=whole.once_in(2))
     elsewhere = elsewhere if whole.once_in(4) else {}
     return Pair(caller, scope, before, history.live, history.changes, elsewhere)
 
@@ -224,11 +234,11 @@ class _History:
             return name, None
         return name, drawn | {part: present[part] for part in kept if part in present}
 
-    def take(self, gone: Key | None, new: Json | None) -> None:
+    def take(self, gone: Key | None, new: Json | None, *, erase: bool) -> None:
         if new is not None and name_of(new) in self._known:
             return
         if gone is not None and (new is None or name_of(new) != gone):
-            self.changes.append(gone)
+            self.changes.append(Removal(*gone, erase))
             del self.live[gone]
         if new is not None:
             self._put(new)

@@ -24,10 +24,12 @@ class Service:
         )
         assert answer.status_code == 200, answer.text
 
-    async def delete(self, tenant: str, project: str, source_id: str) -> None:
+    async def delete(
+        self, tenant: str, project: str, source_id: str, *, erase: bool = False
+    ) -> None:
         answer = await self.client.delete(
             "/sources",
-            params={"project": project, "sourceId": source_id},
+            params={"project": project, "sourceId": source_id, "erase": str(erase).lower()},
             headers=self.token.headers(tenant),
         )
         assert answer.status_code == 200, answer.text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from tests.property.access_rules import beyond_grant, may_know
+from tests.property.access_rules import beyond_grant, grants_project, may_know
 from tests.property.asking import Asker, Told, a_refused_request, a_request, ids
 from tests.property.pairs import UNKNOWN, Choices, Key, Pair, a_source, choices, name_of, pairs
 from tests.property.service import Service
@@ -26,8 +26,10 @@ _PARTS = ("", "/report", "/contents", "/prompt", "/verify")
 @st.composite
 def _with_requests(draw: st.DrawFn) -> tuple[Pair, Json, Json, str]:
     """A pair of worlds, a request that is answered, and one that is not, with its code."""
-    pair = draw(pairs(narrowed=True))
-    return pair, a_request(draw(choices), pair, 1), *a_refused_request(draw(choices), pair)
+    pair, choice = draw(pairs(narrowed=True)), draw(choices)
+    strategy = choice.pick(("default", "default", "code", "lexical-only"))
+    request = a_request(choice, pair, 1) | {"strategy": strategy}
+    return pair, request, *a_refused_request(draw(choices), pair)
 
 
 @sized(50, full=5_000)
@@ -59,17 +61,26 @@ async def test_changes_outside_the_scope_leave_the_bytes_as_they_were(
 
 @st.composite
 def _with_snapshots(draw: st.DrawFn) -> tuple[Pair, list[Json]]:
-    """A pair of worlds, and requests for snapshots that are kept."""
+    """A pair of worlds, and requests for snapshots that their caller can read."""
     pair = draw(pairs(narrowed=False))
-    return pair, [a_request(draw(choices), pair, number) for number in (1, 2)]
+    requests = [a_request(draw(choices), pair, number) for number in (1, 2)]
+    for request in requests:
+        # What a snapshot names in a project hides it from those who do not hold the project.
+        request["pins"] = [
+            pin for pin in request["pins"] if grants_project(pair.caller, pin["project"])
+        ]
+    return pair, requests
 
 
 @sized(20, full=2_000)
-@given(example=_with_snapshots(), aspect=st.sampled_from(("snapshot", "explanations", "writes")))
+@given(
+    example=_with_snapshots(),
+    aspect=st.sampled_from(("snapshot", "explanations", "past", "writes")),
+)
 async def test_lists_reads_and_refusals_show_nothing_of_what_is_outside_the_grant(
     service: Service, example: tuple[Pair, list[Json]], aspect: str
 ) -> None:
-    """Every example has the lists and one aspect of the others."""
+    """Every example has the lists and one of the other aspects."""
     pair, requests = example
     asker = Asker(service, service.make_tenant(), pair.caller)
     if pair.before:
@@ -77,18 +88,16 @@ async def test_lists_reads_and_refusals_show_nothing_of_what_is_outside_the_gran
     older = await _stored(asker, requests[0])
     hidden = await _store_hidden(asker, pair, pair.before, 3)
     newer = await _stored(asker, requests[1])
-
-    async def told(between: Callable[[], Awaitable[object]] | None) -> list[Any]:
-        lists = await _lists(asker, pair, [newer, older], between)
-        if aspect == "snapshot":
-            return [lists, await _snapshot(asker, newer, hidden)]
-        if aspect == "explanations":
-            return [lists, await _explanations(asker, pair, newer)]
-        return [lists, await _writes(asker, pair)]
-
-    before = await told(between=None)
+    ask = {
+        "snapshot": partial(_snapshot, asker, newer, hidden),
+        "explanations": partial(_explanations, asker, pair, newer),
+        "past": partial(_past, asker, newer),
+        "writes": partial(_writes, asker, pair),
+    }[aspect]
+    before = [await _lists(asker, pair, [newer, older]), await ask()]
     await pair.come_about(service, asker.tenant)
-    assert await told(between=partial(_store_hidden, asker, pair, pair.after, 4)) == before
+    between = partial(_store_hidden, asker, pair, pair.after, 4)
+    assert [await _lists(asker, pair, [newer, older], between), await ask()] == before
 
 
 async def _stored(asker: Asker, request: Json) -> str:
@@ -115,7 +124,10 @@ async def _store_hidden(
 
 
 async def _lists(
-    asker: Asker, pair: Pair, own: list[str], between: Callable[[], Awaitable[object]] | None
+    asker: Asker,
+    pair: Pair,
+    own: list[str],
+    between: Callable[[], Awaitable[object]] | None = None,
 ) -> list[Any]:
     """`own` are the caller's snapshots, newest first; `between` happens between their pages."""
     index, listed, snapshots = await asyncio.gather(
@@ -150,7 +162,7 @@ async def _snapshot(asker: Asker, own: str, hidden: str | None) -> list[Told]:
 
 async def _explanations(asker: Asker, pair: Pair, own: str) -> list[Told]:
     """What those who may read the audit log are told of unknown, hidden and known names."""
-    auditor = replace(asker, caller=replace(pair.caller, permissions=f"{PERMISSIONS} audit:read"))
+    auditor = replace(asker, caller=_with_audit(pair.caller))
 
     async def explain(name: Key) -> Told:
         path = f"/snapshots/{own}/explain"
@@ -164,6 +176,21 @@ async def _explanations(asker: Asker, pair: Pair, own: str) -> list[Told]:
         rest = [stage for stage in stages if stage["stage"] not in ("inline", "naming")]
         assert rest == [] if len(rest) < len(stages) else told == unknown
     return [unknown, *hidden, *[await explain(name) for name in list(pair.known)[:1]]]
+
+
+async def _past(asker: Asker, own: str) -> list[Any]:
+    """What a snapshot of the index as it was for another holds, and what replaying that tells."""
+    request = ids(5) | {"query": "cancel", "asOf": {"snapshot": own}}
+    told = await asker.ask("POST", "/snapshots", body=request, refresh="true")
+    assert told.status in (200, 201), told.document
+    auditor = replace(asker, caller=_with_audit(asker.caller))
+    replayed = await auditor.ask("POST", f"/snapshots/{own}/replay")
+    assert replayed.document == {"match": True, "hash": own}
+    return [told.headers, told.body, replayed]
+
+
+def _with_audit(caller: Caller) -> Caller:
+    return replace(caller, permissions=f"{PERMISSIONS} audit:read")
 
 
 async def _writes(asker: Asker, pair: Pair) -> list[Any]:

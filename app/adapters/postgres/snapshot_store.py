@@ -102,6 +102,8 @@ def readable(predicate: Predicate) -> str:
     Sources count with their present label, or the last one they had; inline items with
     the bounds that were stored with the snapshot.
     """
+    # OFFSET 0 keeps the question about one snapshot's sources from becoming a join, for
+    # which the sources of all the tenant's snapshots would be looked up first.
     projects = (
         "true"
         if predicate.projects == (ALL_PROJECTS,)
@@ -120,6 +122,7 @@ def readable(predicate: Predicate) -> str:
                 WHERE tenant_key = $1 AND label_key = present.label_key LIMIT 1
             ) l WHERE held.tenant_key = $1 AND held.hash = s.hash
             AND NOT ({label_filter(predicate)})
+            OFFSET 0
         )
     """  # noqa: S608 - fragments are constants
 
@@ -169,9 +172,9 @@ class PostgresSnapshotStore:
     async def find_repeat(self, predicate: Predicate, repeat_key: bytes) -> StoredSnapshot | None:
         statement = Statement(
             f"""
-            SELECT {_STORED_COLUMNS} FROM repeats r JOIN snapshots s
-            ON s.tenant_key = $1 AND s.hash = r.hash
-            WHERE r.tenant_key = $1 AND r.repeat_key = $4[1] AND {readable(predicate)}
+            SELECT {_STORED_COLUMNS} FROM repeats r CROSS JOIN LATERAL (
+                SELECT * FROM snapshots WHERE tenant_key = $1 AND hash = r.hash LIMIT 1
+            ) s WHERE r.tenant_key = $1 AND r.repeat_key = $4[1] AND {readable(predicate)}
             """,  # noqa: S608 - fragments are constants
             _STORED_ANSWER,
         )

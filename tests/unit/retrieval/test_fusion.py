@@ -99,7 +99,9 @@ def candidate(one: Chunk, score: int = 1) -> FusedCandidate:
 
 def test_the_best_candidate_of_a_text_stays_and_the_others_are_named() -> None:
     first, second, other = chunk("b", text="same"), chunk("a", text="same"), chunk("c")
-    unique, duplicates = drop_duplicates([candidate(first), candidate(second), candidate(other)], ())
+    unique, duplicates = drop_duplicates(
+        [candidate(first), candidate(second), candidate(other)], ()
+    )
     assert [one.chunk for one in unique] == [first, other]
     assert [(one.candidate.chunk, one.kept) for one in duplicates] == [(second, first)]
 
