@@ -162,6 +162,8 @@ async def _retrievers(
 ) -> dict[str, Retriever]:
     """Raises ConfigurationError for embeddings on a database without pgvector's tables."""
     legs: list[Retriever] = [PostgresLexicalRetriever(database)]
+    if len({one.profile.id for one in embedders}) < len(embedders):
+        raise ConfigurationError("Two entries of CTXSNAP_EMBEDDINGS have the same profile.")
     if embedders:
         if not await has_vectors(database):
             raise ConfigurationError(

@@ -9,7 +9,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,8 @@ class World:
     client: httpx.AsyncClient
     token: TokenFactory
     superuser: Database
+    alone: list[Explained] = field(default_factory=list)
+    """What a request sent while there was no other tenant, nor any statistics."""
 
     async def put(self, sources: list[Json]) -> None:
         headers = self.token.headers("big")
@@ -177,6 +179,9 @@ async def fill(world: World) -> None:
     await world.put([source(number) for number in range(SOURCES)])
     for number in range(25):
         await world.post(number, {})
+    with explaining() as plans:
+        await world.post(25, {})
+    world.alone.extend(plans)
     await world.put([source(number, revision=2) for number in range(20)])
     (row,) = await world.execute("SELECT tenant_key FROM tenants WHERE name = 'big'")
     for table, copies in COPIES.items():
@@ -364,6 +369,16 @@ async def test_no_posting_is_read_in_vain(
     assert (ended.rows, ended.dropped_rows) == (0, 0)
 
 
+async def test_patterns_do_not_make_a_posting_be_read_twice(
+    explained: dict[str, list[Explained]],
+) -> None:
+    (whole,) = [scan for plan in explained["assemble"] for scan in plan.of("postings")]
+    (narrowed,) = [scan for plan in explained["assemble narrowed"] for scan in plan.of("postings")]
+    assert whole.rows
+    assert narrowed.rows is not None
+    assert narrowed.rows <= whole.rows
+
+
 async def test_chosen_chunks_are_looked_up_by_key(explained: dict[str, list[Explained]]) -> None:
     # The statement after the one on postings; the place in the sequence is checked above.
     chosen = explained["assemble"][3]
@@ -443,3 +458,13 @@ async def test_the_sources_of_other_snapshots_are_not_read(
     assert scan.rows is not None
     # A snapshot that is not there yet has none.
     assert scan.rows + scan.dropped_rows <= (0 if name == "assemble" else held.most)
+
+
+async def test_looking_for_a_repeat_reads_no_snapshot_while_the_database_is_young(
+    world: World,
+) -> None:
+    """Few rows of one tenant and no statistics: any order of joining looks as cheap."""
+    repeat = world.alone[0]
+    assert "FROM repeats" in repeat.sql
+    read = [scan for scan in repeat.scans if scan.rows or scan.dropped_rows]
+    assert read == []

@@ -52,7 +52,9 @@ POSTINGS_SQL = """
 POSTINGS_ANSWER = "ordinality integer, keys bytea, weights bytea"
 
 # The patterns of a scope select chunks; their count and length come along in row 0.
-# OFFSET 0 keeps a term from being joined to all postings of the labels.
+# OFFSET 0 keeps a term from being joined to all postings of the labels. IS TRUE keeps IN a
+# look-up in a hash: as a join, expected to be of one row, it read every posting once for each
+# selected chunk (measured right after a load, 378 chunks: 5 s instead of 0.03 s).
 SELECTED_POSTINGS_SQL = """
     WITH selected AS MATERIALIZED (
         SELECT c.chunk_key, c.length FROM source_versions s CROSS JOIN LATERAL (
@@ -86,7 +88,8 @@ SELECTED_POSTINGS_SQL = """
     UNION ALL
     SELECT h.ordinality::integer, string_agg(int8send(h.chunk_key), ''),
         string_agg(int8send(h.weight), '')
-    FROM hits h JOIN selected USING (chunk_key) GROUP BY h.ordinality
+    FROM hits h WHERE (h.chunk_key IN (SELECT chunk_key FROM selected)) IS TRUE
+    GROUP BY h.ordinality
 """
 
 CHUNK_COLUMNS = f"""

@@ -86,6 +86,7 @@ class _Question:
 
     profile: int
     vector: HalfVector
+    normalised: bool
     sums: VectorSum
     recorded: JsonObject
 
@@ -125,17 +126,20 @@ class PostgresVectorRetriever:
         profile = next(iter((*complete, *begun, *self._embedders)))
         embedder = self._embedders[profile]
         vector = await embedder.embed_query(query.text)
-        recorded = {
+        recorded: JsonObject = {
             "profile": embedder.profile.id,
             "vector": base64.b64encode(vector).decode("ascii"),
+            "normalised": embedder.profile.normalise,
         }
-        return _Question(profile, vector, sums[profile], recorded)
+        normalised = embedder.profile.normalise
+        return _Question(profile, vector, normalised, sums[profile], recorded)
 
     async def _recall(self, query: ScopedQuery, recorded: JsonObject) -> _Question:
         profile = profile_key(str(recorded["profile"]))
         sums = await vector_sums(self._database, query.scope, query.view, [profile])
         vector = HalfVector(base64.b64decode(str(recorded["vector"])))
-        return _Question(profile, vector, sums[profile], recorded)
+        normalised = bool(recorded["normalised"])
+        return _Question(profile, vector, normalised, sums[profile], recorded)
 
     async def _nearest(self, query: ScopedQuery, question: _Question) -> bm25.Cut:
         if not query.view.label_keys or question.sums.vectors == 0:
@@ -149,7 +153,9 @@ class PostgresVectorRetriever:
             if len(keys) < places:
                 return best
             # Whoever was not looked at is no nearer than the farthest that was.
-            beyond = -farthest + greatest_float_error(question.vector)
+            beyond = -farthest + greatest_float_error(
+                question.vector, normalised=question.normalised
+            )
             if min(best.scores.values()) > int(np.ceil(beyond * 2**32)):
                 return best
             places *= 4
