@@ -291,7 +291,6 @@ def _projects_to_hold(material: Material, held: Collection[SourceName]) -> tuple
     readers of the projects that were asked.
     """
     projects = {item.label.project for item in material.request.items}
-    projects |= {exclusion.project for exclusion in material.refused}
     if not (projects or held):
         projects.update(material.scope.predicate.projects)
     return tuple(sorted(projects))

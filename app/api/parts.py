@@ -42,26 +42,27 @@ class Parts:
     now: Callable[[], datetime]
 
 
-def parts_of(request: Request) -> Parts:
+# As coroutines: a plain function would take a turn in the thread pool.
+async def parts_of(request: Request) -> Parts:
     parts: Parts = request.app.state.parts
     return parts
 
 
-def metrics_of(request: Request) -> Metrics:
+async def metrics_of(request: Request) -> Metrics:
     metrics: Metrics = request.app.state.metrics
     return metrics
 
 
-def trail_of(request: Request) -> Trail:
+async def trail_of(request: Request) -> Trail:
     trail: Trail = request.state.trail
     return trail
 
 
-def permitted(permission: Permission) -> Callable[[Request], Grant]:
+def permitted(permission: Permission) -> Callable[[Request], Awaitable[Grant]]:
     """A dependency that gives the caller's grant, or refuses one without the permission."""
 
     @before_body
-    def grant_of(request: Request) -> Grant:
+    async def grant_of(request: Request) -> Grant:
         grant: Grant = request.state.grant
         if not grant.allows(permission):
             raise PermissionMissingError(

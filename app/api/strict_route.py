@@ -16,7 +16,7 @@ count as unknown, since the route never sees them.
 """
 
 import re
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -43,7 +43,7 @@ _WORDS = re.compile(r"true|false")
 
 _Validate = Callable[..., tuple[Any, list[dict[str, Any]]]]
 Endpoint = TypeVar("Endpoint", bound=Callable[..., object])
-Check = TypeVar("Check", bound=Callable[[Request], object])
+Check = TypeVar("Check", bound=Callable[[Request], Awaitable[object]])
 
 
 def accepts_ndjson(member: str) -> Callable[[Endpoint], Endpoint]:
@@ -111,7 +111,7 @@ class StrictJsonRoute(APIRoute):
             if body_field is None:
                 return await validate_and_call(request)
             for check in checks:
-                check(request)
+                await check(request)
             media_type = _media_type(request, takes_ndjson=ndjson_member is not None)
             body = await _read(request)
             if not body and not body_field.field_info.is_required():

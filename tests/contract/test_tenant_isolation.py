@@ -21,6 +21,7 @@ from app.adapters.postgres.schema import check_readiness, migrate
 from app.errors import ServiceError
 from tests.scratch_database import changed_url, scratch_database
 from tests.tokens import TokenFactory
+from tests.word_vectors import WordVectors, embed_all
 
 TABLES = (
     "tenants",
@@ -34,6 +35,9 @@ TABLES = (
     "source_originals",
     "postings",
     "ended_postings",
+    "vectors",
+    "ended_vectors",
+    "vector_states",
     "snapshots",
     "snapshot_sources",
     "snapshot_contents",
@@ -56,7 +60,10 @@ LEFT_OVER = """
 
 @pytest.fixture(scope="module")
 async def filled(
-    client: httpx.AsyncClient, token: TokenFactory, make_tenant: Callable[[], str]
+    client: httpx.AsyncClient,
+    token: TokenFactory,
+    make_tenant: Callable[[], str],
+    database: Database,
 ) -> tuple[str, str]:
     """Two tenants with rows in every table."""
     tenants = (make_tenant(), make_tenant())
@@ -72,6 +79,7 @@ async def filled(
             }
             put = await client.put("/sources", json={"sources": [source]}, headers=headers)
             assert put.status_code == 200, put.text
+            await embed_all(database, tenant, WordVectors())
         head = {"project": "alpha", "sourceId": "a.md", "sourceRevision": "3"}
         told = await client.put("/sources/heads", json={"heads": [head]}, headers=headers)
         assert told.status_code == 200, told.text

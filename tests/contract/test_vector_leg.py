@@ -1,8 +1,7 @@
 """The vector leg on the real database: exact within the scope, versioned, in integers."""
 
-import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +13,7 @@ from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.vector import PostgresVectorRetriever
 from app.adapters.postgres.vector_index import PostgresVectorIndex
 from app.indexing.backlog import EmbeddingBacklog
-from app.indexing.embedding import EmbeddingProfile, HalfVector, half_vector
+from app.indexing.embedding import HalfVector
 from app.retrieval.candidate import Retrieval
 from app.retrieval.retriever import ScopedQuery
 from app.scope.access import AccessScope, RequestedScope, SourcePatterns, narrow
@@ -22,30 +21,7 @@ from app.scope.claims import ClaimNames, grant_from_claims
 from app.storage.labels import IndexVersion
 from tests.api.service import Api, Json, chunks, source
 from tests.tokens import TokenFactory
-
-DIMENSIONS = 24
-
-
-class WordVectors:
-    """Adds up a vector for each word: texts that share words are near each other."""
-
-    def __init__(self, model: str = "words") -> None:
-        self.profile = EmbeddingProfile(model, DIMENSIONS)
-        self.passages = 0
-
-    async def embed_passages(self, texts: Sequence[str]) -> tuple[HalfVector, ...]:
-        self.passages += len(texts)
-        return tuple(self.vector(text) for text in texts)
-
-    async def embed_query(self, text: str) -> HalfVector:
-        return self.vector(text)
-
-    def vector(self, text: str) -> HalfVector:
-        total = np.zeros(DIMENSIONS)
-        for word in text.split():
-            seed = hashlib.sha256(f"{self.profile.model} {word}".encode()).digest()
-            total += np.random.default_rng(int.from_bytes(seed[:8], "big")).normal(size=DIMENSIONS)
-        return half_vector(total, normalise=True)
+from tests.word_vectors import WordVectors, embed_all
 
 
 @pytest.fixture
@@ -62,11 +38,6 @@ def _scope(tenant: str, patterns: SourcePatterns | None = None, **claims: Any) -
     usual: Json = {"tenant_id": tenant, "sub": "ana", "projects": ["*"]}
     grant = grant_from_claims({**usual, "max_classification": "internal", **claims}, ClaimNames())
     return narrow(grant, RequestedScope(sources=patterns or SourcePatterns()))
-
-
-async def _embed(database: Database, tenant: str, embedder: WordVectors) -> None:
-    backlog = EmbeddingBacklog(PostgresVectorIndex(database), embedder, interval_s=3600)
-    await backlog.catch_up(tenant, looks=100)
 
 
 async def _ask(
@@ -104,7 +75,7 @@ async def test_the_best_k_in_scope_in_exact_order(
     hidden = [source(f"hidden-{at}", "cancel", classification="restricted") for at in range(60)]
     shown = [source(f"s{at}", text) for at, text in enumerate(TEXTS * 3)]
     await api.index(*hidden, *shown)
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     question = words.vector("cancel")
     expected = sorted(
         (-_exact(question, words.vector(one["text"])), one["sourceId"]) for one in shown
@@ -120,7 +91,7 @@ async def test_many_equal_vectors_are_told_apart_by_their_names(
 ) -> None:
     """More ties than are looked at in one go."""
     await api.index(*(source(f"s{at:03}", "the same words") for at in range(200)))
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     found = await _ask(database, _scope(api.tenant), "the same words", words, limit=5)
     assert _ids(found) == [(f"s{at:03}", "0") for at in range(5)]
 
@@ -133,7 +104,7 @@ async def test_patterns_select_and_projects_keep_apart(
         source("drafts/a.md", "cancel"),
         source("a.md", "cancel", project="billing"),
     )
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     patterns = SourcePatterns(deny=("drafts/*",))
     found = await _ask(
         database, _scope(api.tenant, patterns, projects=["booking"]), "cancel", words
@@ -151,15 +122,15 @@ async def test_what_is_out_of_scope_changes_neither_ranking_nor_fingerprint(
     api: Api, database: Database, words: WordVectors
 ) -> None:
     await api.index(source("a.md", "cancel order"), source("b.md", "pay"))
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     before = await _ask(database, _scope(api.tenant), "cancel", words)
     await api.index(source("secret.md", "cancel", classification="restricted"))
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     after = await _ask(database, _scope(api.tenant), "cancel", words)
     assert (after.candidates, after.visible_version) == (before.candidates, before.visible_version)
     await api.index(source("c.md", "ship"))
     unembedded = await _ask(database, _scope(api.tenant), "cancel", words)
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     embedded = await _ask(database, _scope(api.tenant), "cancel", words)
     versions = {one.visible_version for one in (before, unembedded, embedded)}
     assert len(versions) == 3
@@ -172,12 +143,12 @@ async def test_an_older_version_is_searched_as_it_was(
     api: Api, database: Database, words: WordVectors
 ) -> None:
     await api.index(source("a.md", chunks=chunks("cancel", "order")), source("b.md", "cancel"))
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     version = await api.index_version()
     before = await _ask(database, _scope(api.tenant), "cancel", words)
     await api.index(source("a.md", "ship", sourceRevision="2"))
     await api.delete("booking", "b.md")
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     assert _ids(await _ask(database, _scope(api.tenant), "cancel", words)) == [("a.md", "0")]
     again = await _ask(database, _scope(api.tenant), "cancel", words, at=version)
     assert (again.candidates, again.visible_version) == (before.candidates, before.visible_version)
@@ -189,12 +160,12 @@ async def test_another_profile_serves_once_it_is_complete_in_the_scope(
     api: Api, database: Database, words: WordVectors
 ) -> None:
     await api.index(source("a.md", "cancel"), source("s.md", "x", classification="restricted"))
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     newer = WordVectors("newer")
     before = await _ask(database, _scope(api.tenant), "cancel", newer, words)
     assert before.inputs is not None
     assert before.inputs["profile"] == words.profile.id
-    await _embed(database, api.tenant, newer)
+    await embed_all(database, api.tenant, newer)
     after = await _ask(database, _scope(api.tenant), "cancel", newer, words)
     assert after.inputs is not None
     assert after.inputs["profile"] == newer.profile.id
@@ -214,7 +185,7 @@ async def test_the_backlog_makes_each_vector_once(
     await backlog.catch_up(api.tenant)
     await backlog.catch_up(api.tenant)
     assert words.passages == 300
-    await _embed(database, api.tenant, words)
+    await embed_all(database, api.tenant, words)
     assert words.passages == 300
     found = await _ask(database, _scope(api.tenant), "text 7", words, limit=1)
     assert _ids(found) == [("s7", "0")]

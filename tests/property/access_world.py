@@ -200,9 +200,8 @@ def entries_of(snapshot: Json) -> Iterator[Entry]:
 def may_read(told: Content, now: World, reader: Caller) -> bool:
     """The reader's whole grant admits today's label of everything that the snapshot tells."""
     present = [now.last[name] for name in told.sources]
-    named = {entry[0] for entry in (*told.unavailable, *told.brought)}
     # What tells of nothing else tells of the question: for readers of all that was asked.
-    to_hold = named or (set() if told.sources else told.projects)
+    to_hold = set() if told.sources or told.brought else told.projects
     held = set(reader.projects or ())
     if "*" not in held and not to_hold <= held:
         return False
