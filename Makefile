@@ -27,10 +27,10 @@ serve: $(READY) ## Keep the service running, on the embedded database unless CTX
 	$(BIN)/ctxsnap serve $(ARGS)
 
 test: $(READY) ## Run the suite without what is marked long, on two processes
-	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not long" --numprocesses 2 --dist worksteal $(ARGS)
 
 coverage: $(READY) ## Run the suite as `test` does and show branch coverage; slower
-	$(BIN)/pytest -m "not long" --numprocesses 2 --dist loadfile --cov --cov-report=term $(ARGS)
+	$(BIN)/pytest -m "not long" --numprocesses 2 --dist worksteal --cov --cov-report=term $(ARGS)
 
 test-long: $(READY) ## Run the full-size properties and faults
 	CTXSNAP_FULL_SIZE=1 $(BIN)/pytest -m "long or full_size" $(ARGS)

@@ -20,7 +20,7 @@ from tests.api.service import (
     source_ids,
     without_request,
 )
-from tests.contract.changes import explaining_changes, rows_of
+from tests.contract.changes import explaining_changes, forget_statistics, rows_of
 
 SECRET = ("The zyzzyva weevil was seen at Quxford.", "Xylograph number seventeen is theirs.")
 LATER = ("The zyzzyva weevil has left Quxford.", "Vexillology is what they do now.")
@@ -322,6 +322,7 @@ async def test_no_statement_reads_rows_of_other_sources(
     await api.index(source("a.md", chunks=chunks("weevil one", "weevil two")))
     await api.index(source("a.md", chunks=chunks("weevil three"), sourceRevision="2"))
     await add_vectors(owner, api.tenant)
+    await forget_statistics(owner)
     if statistics:
         async with owner.engine.connect() as connection:
             for table in ("postings", "ended_postings", "chunks", "source_versions", "vectors"):

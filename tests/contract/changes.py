@@ -50,3 +50,19 @@ async def rows_of(owner: Database, tenant: str) -> dict[str, list[str]]:
             ]
             for name in names
         }  # fmt: skip
+
+
+async def forget_statistics(owner: Database) -> None:
+    """Let the planner know nothing of any table, as right after the first load."""
+    attributes = """
+        SELECT pg_clear_attribute_stats(schemaname, tablename, attname, inherited) FROM pg_stats
+        WHERE schemaname = 'public'
+    """
+    tables = """
+        SELECT pg_clear_relation_stats('public', relname) FROM pg_class
+        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+    """
+    async with owner.engine.connect() as connection:
+        for statement in (attributes, tables):
+            await connection.execute(sa.text(statement))
+        await connection.commit()

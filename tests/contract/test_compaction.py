@@ -17,7 +17,7 @@ from app.errors import UnavailableError
 from app.storage.compaction import Compactor
 from app.storage.labels import IndexVersion
 from tests.api.service import Api, Json, assert_problem, chunks, question, source, source_ids
-from tests.contract.changes import explaining_changes, rows_of
+from tests.contract.changes import explaining_changes, forget_statistics, rows_of
 from tests.tokens import TokenFactory
 
 OLDEST = IndexVersion(6)
@@ -339,6 +339,7 @@ async def test_no_statement_reads_what_is_live(
     await api.index(source("a.md", "refund"))
     await age(owner, api.tenant, 3)
     assert await compaction.give_up(api.tenant, now() - RETENTION) == 3
+    await forget_statistics(owner)
     with explaining_changes() as plans:
         await compaction.remove(api.tenant, IndexVersion(3))
     for statement, found in plans:

@@ -52,7 +52,7 @@ def _spoiled(draw: st.DrawFn, document: Json) -> Any:
         return spoiled
 
 
-@sized(150, full=10_000)
+@sized(80, full=10_000)
 @given(data=st.data())
 async def test_a_spoiled_request_is_refused_with_a_problem_or_is_fine(
     service: Service, data: st.DataObject

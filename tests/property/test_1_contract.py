@@ -26,7 +26,7 @@ def _validator() -> Draft202012Validator:
     )
 
 
-@examples(max_examples=60)
+@examples(max_examples=40)
 @given(situation=situations())
 async def test_every_snapshot_validates_against_the_contract(
     service: Service, situation: tuple[list[Json], Caller, Json]

@@ -35,7 +35,7 @@ def counter() -> TiktokenCounter:
     return TiktokenCounter()
 
 
-@sized(60, full=10_000)
+@sized(40, full=10_000)
 @given(sources=_hostile_sources(), request=requests(_EVERYONE), tight=st.integers(1, 400))
 async def test_the_prompt_counted_whole_is_what_was_used(
     service: Service, counter: TiktokenCounter, sources: list[Json], request: Json, tight: int

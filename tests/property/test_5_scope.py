@@ -17,7 +17,7 @@ from tests.property.service import Service
 from tests.property.worlds import Caller, Json, situations
 
 
-@examples(max_examples=80)
+@examples(max_examples=50)
 @given(situation=situations(max_sources=14))
 async def test_a_snapshot_accounts_for_exactly_what_its_caller_may_know(
     service: Service, situation: tuple[list[Json], Caller, Json]
@@ -43,7 +43,7 @@ async def test_a_snapshot_accounts_for_exactly_what_its_caller_may_know(
     assert shown == expected
 
 
-@examples(max_examples=80)
+@examples(max_examples=50)
 @given(situation=situations(max_sources=14), limit=st.integers(1, 6))
 async def test_the_backend_returns_the_best_k_of_what_is_in_scope(
     service: Service,

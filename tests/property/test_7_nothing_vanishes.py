@@ -27,7 +27,7 @@ def _pins(draw: st.DrawFn) -> list[Json]:
     )
 
 
-@sized(60, full=10_000)
+@sized(40, full=10_000)
 @given(situation=situations(), pins=_pins())
 async def test_a_named_source_is_in_or_denied_and_a_hidden_one_like_an_unknown_one(
     service: Service, situation: tuple[list[Json], Caller, Json], pins: list[Json]

@@ -86,7 +86,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(text=TEXTS)
 def test_counts_what_tiktoken_counts(
     encoding: str, text: str, plain: Callable[[str], tiktoken.Encoding]
@@ -309,7 +309,7 @@ def block(marker: str, text: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("encoding", VOCABULARIES)
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(
     blocks=st.lists(
         st.tuples(MARKERS, st.tuples(st.sampled_from(EDGES) | SCALARS, TEXTS, SCALARS))

@@ -78,7 +78,10 @@ def _error_classes(root: type[ServiceError]) -> Iterator[type[ServiceError]]:
         yield from _error_classes(below)
 
 
-@pytest.mark.parametrize("kind", list(_error_classes(ServiceError)))
+# The command line has errors of its own, which take other arguments.
+@pytest.mark.parametrize(
+    "kind", [one for one in _error_classes(ServiceError) if one.__module__ == "app.errors"]
+)
 def test_no_request_error_becomes_a_500_and_no_other_a_4xx(kind: type[ServiceError]) -> None:
     error = kind(1, 2) if kind is errors.BudgetTooSmallError else kind("x")
     response, _ = report(error)
