@@ -298,8 +298,10 @@ def test_the_demo_ends_well_and_its_curl_lines_work_as_pasted(commands: Commands
 
 
 def test_ctrl_c_stops_the_demo_and_leaves_no_service_behind(commands: Commands) -> None:
+    # A suite that was started in the background would hand on that Ctrl-C is ignored.
+    command = ["env", "--default-signal=INT", CTXSNAP, "demo"]
     with subprocess.Popen(
-        [CTXSNAP, "demo"], env=commands.environment(PYTHONUNBUFFERED="1"),
+        command, env=commands.environment(PYTHONUNBUFFERED="1"),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     ) as demo:  # fmt: skip
         assert demo.stdout is not None
