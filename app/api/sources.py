@@ -25,6 +25,9 @@ from app.scope.access import whole_grant
 from app.scope.vocabulary import Permission
 from app.scope.writing import refuse_beyond_grant
 
+EMBEDDING_GRACE_S = 1.0
+"""A writer waits so long for its chunks' vectors; what takes longer comes in the background."""
+
 router = APIRouter(tags=["index"], route_class=StrictJsonRoute)
 
 _PROJECT = Query(min_length=1, max_length=128)
@@ -63,7 +66,7 @@ async def put_sources(
     change = await parts.index.put_sources(grant, prepared, trail.allowed())
     trail.settle(stored=change.changed)
     if parts.backlog is not None:
-        await parts.backlog.catch_up(grant.tenant)
+        await parts.backlog.settle(grant.tenant, within_s=EMBEDDING_GRACE_S)
     return json_response(
         {
             "indexVersion": change.index_version,
@@ -207,7 +210,7 @@ async def reindex_sources(
     change = await parts.index.reindex(grant, prepared, trail.allowed())
     trail.settle(stored=change.sources > 0)
     if parts.backlog is not None and change.sources:
-        await parts.backlog.catch_up(grant.tenant)
+        await parts.backlog.settle(grant.tenant, within_s=EMBEDDING_GRACE_S)
     return json_response(
         {
             "reindexed": change.sources,

@@ -14,45 +14,65 @@ import structlog
 
 from app.indexing.embedding import Embedder, VectorIndex
 
-_LOOKED_AT = 256
+_LOOKED_AT = 64
 """Chunks of one look at the index; each look with something to do makes one index version."""
 
 _log = structlog.get_logger()
 
 
 class EmbeddingBacklog:
-    """Keeps, for each tenant this process has met, up to which chunk all have vectors."""
+    """Keeps, for each tenant this process has met, up to which chunk all have vectors.
+
+    What fails is tried again after `interval_s`.
+    """
 
     def __init__(self, index: VectorIndex, embedder: Embedder, *, interval_s: float) -> None:
         self._index = index
         self._embedder = embedder
         self._interval_s = interval_s
         self._done: dict[str, int] = {}
+        # How often a tenant was said to have new chunks, and of which time all have vectors.
+        self._told: defaultdict[str, int] = defaultdict(int)
+        self._settled: defaultdict[str, int] = defaultdict(int)
         self._behind: set[str] = set()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._wanted = asyncio.Event()
+        self._progress = asyncio.Condition()
 
     def met(self, tenant: str) -> None:
         """Tell that the tenant may have chunks without vectors; costs nothing if it is known."""
         if tenant not in self._done:
             self._done[tenant] = 0
-            self._behind.add(tenant)
+            self._want(tenant)
 
-    async def catch_up(self, tenant: str, *, looks: int = 1) -> None:
-        """Embed the next chunks of a tenant; what is left or fails waits for the background."""
+    async def settle(self, tenant: str, *, within_s: float) -> None:
+        """Have the tenant's new chunks embedded, and wait for that so long and no longer."""
         self.met(tenant)
-        self._behind.add(tenant)
+        time = self._want(tenant)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s), self._progress:
+                await self._progress.wait_for(lambda: self._settled[tenant] >= time)
+
+    async def catch_up(self, tenant: str, *, looks: int = 1) -> bool:
+        """Embed the next chunks of a tenant; whether the endpoint and the index answered."""
+        self.met(tenant)
+        time = self._told[tenant]
         try:
             for _ in range(looks):
                 if await self._look(tenant):
-                    self._behind.discard(tenant)
-                    return
+                    self._settle(tenant, time)
+                    break
         except Exception as error:
             # The words are indexed: whoever wrote them is not to blame for the endpoint.
             _log.warning("embedding_postponed", error_type=type(error).__name__)
+            return False
+        async with self._progress:
+            self._progress.notify_all()
+        return True
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Catch up in rounds inside of the block."""
+        """Catch up inside of the block, whenever there is something to do."""
         task = asyncio.create_task(self._rounds(), name="embedding-backlog")
         try:
             yield
@@ -61,11 +81,28 @@ class EmbeddingBacklog:
             with suppress(asyncio.CancelledError):
                 await task
 
+    def _want(self, tenant: str) -> int:
+        self._told[tenant] += 1
+        self._behind.add(tenant)
+        self._wanted.set()
+        return self._told[tenant]
+
+    def _settle(self, tenant: str, time: int) -> None:
+        self._settled[tenant] = max(self._settled[tenant], time)
+        # Chunks that came meanwhile may not have been seen.
+        if self._told[tenant] == time:
+            self._behind.discard(tenant)
+
     async def _rounds(self) -> None:
+        """One look for each tenant in turn: a large load does not keep the others waiting."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await self._wanted.wait()
+            self._wanted.clear()
             for tenant in tuple(self._behind):
-                await self.catch_up(tenant, looks=8)
+                if not await self.catch_up(tenant):
+                    await asyncio.sleep(self._interval_s)
+            if self._behind:
+                self._wanted.set()
 
     async def _look(self, tenant: str) -> bool:
         """Embed what one look at the index finds; whether that was the last of it."""

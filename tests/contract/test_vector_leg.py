@@ -1,7 +1,8 @@
 """The vector leg on the real database: exact within the scope, versioned, in integers."""
 
+import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ from app.adapters.postgres.database import Database
 from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.vector import PostgresVectorRetriever
 from app.adapters.postgres.vector_index import PostgresVectorIndex
+from app.errors import EmbeddingUnavailableError
 from app.indexing.backlog import EmbeddingBacklog
 from app.indexing.embedding import HalfVector
 from app.retrieval.candidate import Retrieval
@@ -181,12 +183,43 @@ async def test_the_backlog_makes_each_vector_once(
     await api.index(*(source(f"s{at}", f"text {at}") for at in range(300)))
     backlog = EmbeddingBacklog(PostgresVectorIndex(database), words, interval_s=3600)
     await backlog.catch_up(api.tenant)
-    assert words.passages == 256
-    await backlog.catch_up(api.tenant)
-    await backlog.catch_up(api.tenant)
+    assert words.passages == 64
+    await backlog.catch_up(api.tenant, looks=4)
     assert words.passages == 300
     await embed_all(database, api.tenant, words)
     assert words.passages == 300
     found = await _ask(database, _scope(api.tenant), "text 7", words, limit=1)
     assert _ids(found) == [("s7", "0")]
     assert found.facts == {"vectors": 300, "chunks": 300}
+
+
+class _Slow(WordVectors):
+    """Answers once it is let, and fails at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let, self.failures = asyncio.Event(), 1
+
+    async def embed_passages(self, texts: Sequence[str]) -> tuple[HalfVector, ...]:
+        if self.failures:
+            self.failures -= 1
+            raise EmbeddingUnavailableError("not now")
+        await self.let.wait()
+        return await super().embed_passages(texts)
+
+
+async def test_a_writer_waits_a_while_and_the_background_makes_up_for_the_rest(
+    api: Api, database: Database
+) -> None:
+    slow = _Slow()
+    backlog = EmbeddingBacklog(PostgresVectorIndex(database), slow, interval_s=0.01)
+    await api.index(source("a.md", "cancel"))
+    async with backlog.running():
+        await backlog.settle(api.tenant, within_s=0.3)
+        found = await _ask(database, _scope(api.tenant), "cancel", slow)
+        assert found.facts == {"vectors": 0, "chunks": 1}
+        await api.index(source("b.md", "cancel"))
+        slow.let.set()
+        await backlog.settle(api.tenant, within_s=30)
+        found = await _ask(database, _scope(api.tenant), "cancel", slow)
+        assert found.facts == {"vectors": 2, "chunks": 2}
