@@ -81,6 +81,9 @@ async def replay(services: Services, stored: StoredSnapshot) -> Replay:
     if found == stored.hash:
         return Replay(found)
     stage = _first_difference(report, json.loads(assembly.report))
+    absent = sorted(inputs.get("retrievers", {}).keys() - services.retrievers.keys())
+    if absent:
+        return Replay(found, stage, f"retriever not configured: {', '.join(absent)}")
     return Replay(found, stage, await _reason(services, stored, scope, view))
 
 
