@@ -75,12 +75,11 @@ def _endpoint(path: Path, collection: Collection, url: str | None) -> Iterator[s
         ("corpus", _PASSAGE, collection.docs),
         ("queries", _QUERY, collection.queries),
     ):
-        places = {
-            str(one): at
-            for at, one in enumerate(held[f"{part}_ids" if part == "corpus" else "query_ids"])
-        }
+        # Once: the file is unpacked anew for each look at it.
+        numbers = held[part].astype(float)
+        places = {str(one): at for at, one in enumerate(held[ids])}
         for text in texts:
-            vectors[prefix + text.text] = held[part][places[text.id]].astype(float).tolist()
+            vectors[prefix + text.text] = numbers[places[text.id]].tolist()
     with serve_vectors(vectors) as served:
         yield served
 
