@@ -71,9 +71,9 @@ def _endpoint(path: Path, collection: Collection, url: str | None) -> Iterator[s
         return
     held = np.load(files[0])
     vectors: dict[str, list[float]] = {}
-    for part, prefix, texts in (
-        ("corpus", _PASSAGE, collection.docs),
-        ("queries", _QUERY, collection.queries),
+    for part, ids, prefix, texts in (
+        ("corpus", "corpus_ids", _PASSAGE, collection.docs),
+        ("queries", "query_ids", _QUERY, collection.queries),
     ):
         # Once: the file is unpacked anew for each look at it.
         numbers = held[part].astype(float)
