@@ -54,6 +54,7 @@ openapi: $(READY) ## Export openapi/openapi.json
 
 quality: $(READY) ## Measure retrieval on real collections
 	$(BIN)/python -m bench.quality $(ARGS)
+	$(BIN)/python -m bench.hybrid
 
 bench: $(READY) ## Measure speed and size
 	$(BIN)/python -m bench $(ARGS)
