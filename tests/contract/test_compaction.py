@@ -330,6 +330,8 @@ async def test_only_one_removes_at_a_time_and_nobody_waits(
     assert (await ended(owner, api.tenant))["source_versions"] == KEPT["source_versions"]
 
 
+# On a database of its own run: what hundreds of other tenants leave behind changes the plans.
+@pytest.mark.long
 async def test_no_statement_reads_what_is_live(
     api: Api, compaction: PostgresIndexCompaction, owner: Database
 ) -> None:
