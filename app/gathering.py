@@ -63,8 +63,8 @@ class Recorded:
 class Plan:
     """What one assembly is made from, before anything is looked up.
 
-    `refused` are exclusions that stand already. `recorded` is None where the outside is to
-    be asked.
+    `refused` are exclusions that stand already. `recorded` is empty where the outside
+    is to be asked.
     """
 
     request: CreateSnapshot
@@ -76,7 +76,7 @@ class Plan:
     view: IndexView
     evaluated_at: datetime
     told_of_classification: bool
-    recorded: Recorded | None = None
+    recorded: Recorded = Recorded()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,6 @@ async def _retrieve(services: Services, plan: Plan) -> tuple[LegOutcome, ...]:
     request = plan.request
     if request.query is None:
         return ()
-    recorded = plan.recorded or Recorded()
     legs = [
         Leg(
             retriever=services.retrievers[step.name],
@@ -147,8 +146,8 @@ async def _retrieve(services: Services, plan: Plan) -> tuple[LegOutcome, ...]:
             weight=step.weight,
             deadline_s=step.deadline_ms / 1000,
             may_fail=step.on_failure == "degrade",
-            recorded=recorded.answers.get(step.name),
-            failed=recorded.failed.get(step.name),
+            recorded=plan.recorded.answers.get(step.name),
+            failed=plan.recorded.failed.get(step.name),
         )
         for step in plan.strategy.retrievers
         if step.name in services.retrievers
@@ -177,7 +176,6 @@ async def _expand(
     expansion = plan.strategy.expansion
     if expansion is None:
         return ()
-    recorded = plan.recorded or Recorded()
     leg = Leg(
         retriever=GraphRetriever(
             services.graph,
@@ -188,7 +186,7 @@ async def _expand(
         weight=1,
         deadline_s=expansion.deadline_ms / 1000,
         may_fail=True,
-        failed=recorded.failed.get(GRAPH),
+        failed=plan.recorded.failed.get(GRAPH),
     )
     request = plan.request
     query = ScopedQuery(

@@ -9,12 +9,13 @@ process writes for their tenant again or somebody asks for the seals.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 import structlog
 
 from app.audit.log import AuditLog, seal_all
+from app.background import in_background
 
 _LAST_ROUND_S = 10.0
 """A database that is away must not keep the service from stopping."""
@@ -38,13 +39,10 @@ class Sealer:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Seal in rounds inside of the block, and once more at its end."""
-        task = asyncio.create_task(self._rounds(), name="audit-sealer")
         try:
-            yield
+            async with in_background(self._rounds(), "audit-sealer"):
+                yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
             try:
                 async with asyncio.timeout(_LAST_ROUND_S):
                     await self.seal_written()

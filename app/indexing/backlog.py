@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 import structlog
 
+from app.background import in_background
 from app.indexing.embedding import Embedder, VectorIndex
 
 _LOOKED_AT = 64
@@ -73,13 +74,8 @@ class EmbeddingBacklog:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Catch up inside of the block, whenever there is something to do."""
-        task = asyncio.create_task(self._rounds(), name="embedding-backlog")
-        try:
+        async with in_background(self._rounds(), "embedding-backlog"):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     def _want(self, tenant: str) -> int:
         self._told[tenant] += 1

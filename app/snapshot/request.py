@@ -136,14 +136,15 @@ def _scope_from(document: Mapping[str, Any]) -> RequestedScope:
         found = document[name]
         return None if found is None else tuple(found)
 
-    classes, ceiling, floor = names("classes"), document["maxClassification"], "minTrustTier"
+    classes = names("classes")
+    ceiling, floor = document["maxClassification"], document["minTrustTier"]
     allow = document["sources"]["allow"]
     return RequestedScope(
         projects=names("projects"),
         groups=names("groups"),
         classes=None if classes is None else tuple(map(KnowledgeClass, classes)),
         max_classification=ceiling and Classification(ceiling),
-        min_trust_tier=document[floor] and TrustTier(document[floor]),
+        min_trust_tier=floor and TrustTier(floor),
         sources=SourcePatterns(
             None if allow is None else tuple(allow), tuple(document["sources"]["deny"] or ())
         ),

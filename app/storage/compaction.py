@@ -8,12 +8,13 @@ Not handled: tenants that nobody has called since this process started.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from typing import Protocol
 
 import structlog
 
+from app.background import in_background
 from app.storage.labels import IndexVersion
 
 _INTERVAL = timedelta(hours=1)
@@ -64,13 +65,8 @@ class Compactor:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Compact in rounds inside of the block."""
-        task = asyncio.create_task(self._rounds(), name="index-compactor")
-        try:
+        async with in_background(self._rounds(), "index-compactor"):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def compact_due(self) -> None:
         """One round over the tenants that are due; each of them is due again in an hour."""

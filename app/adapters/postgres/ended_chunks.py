@@ -12,6 +12,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.adapters.postgres.vector_states import HAS_VECTORS
+
 REMOVAL_LOCK = 0x656E6465
 """`ende` in ASCII: the first of the two keys of the lock under which chunks of a tenant are
 removed; the other is the tenant's. Whoever locks the tenant's row too, takes this one first.
@@ -44,7 +46,6 @@ _REMOVE_POSTINGS = f"""
     DELETE FROM ended_postings WHERE tenant_key = $1 AND term = ANY({_TERMS}) AND label_key = $4
         AND valid_to = $5 AND chunk_key >= $2 AND chunk_key < $3
 """  # noqa: S608 - the fragment is a constant
-_HAS_VECTORS = "SELECT to_regclass('vectors') IS NOT NULL"
 # From one profile to the next by the index: a profile has as many rows as there are chunks.
 _PROFILES = """
     WITH RECURSIVE found (profile) AS (
@@ -114,7 +115,7 @@ async def remove_chunks(
 ) -> None:
     """Remove chunks that have ended, with their postings and vectors."""
     profiles: Sequence[int] = ()
-    if (await connection.exec_driver_sql(_HAS_VECTORS)).scalar_one():
+    if (await connection.exec_driver_sql(HAS_VECTORS)).scalar_one():
         found = await connection.exec_driver_sql(_ALL_PROFILES, (tenant_key,))
         profiles = found.scalars().all()
     for ranges in _slices(sources):

@@ -19,7 +19,8 @@ from app.adapters.postgres.ended_chunks import EndedChunks, chunks_of, end_posti
 from app.adapters.postgres.label_keys import intern_labels, label_digest
 from app.adapters.postgres.originals import add_originals, original_digest, remove_originals
 from app.adapters.postgres.posting_rows import Postings, in_index_order, posting_rows
-from app.adapters.postgres.vector_writer import HAS_VECTORS, VectorWriter
+from app.adapters.postgres.vector_states import HAS_VECTORS
+from app.adapters.postgres.vector_writer import VectorWriter
 from app.canonical import Digest, digest_to_bytes
 from app.errors import ScopeExceedsGrantError
 from app.indexing.index import IndexChange, SourceChange

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.audit_log import append_event
 from app.adapters.postgres.database import Database, Statement, stored_time
@@ -76,22 +77,14 @@ class PostgresSourceIndex:
     ) -> int:
         async with self._database.transaction(grant.tenant) as (connection, tenant_key):
             version = await IndexWriter(connection, tenant_key, grant).end(project, source_id)
-            if version is not None:
-                await append_event(connection, tenant_key, event)
-        if version is None:
-            raise NotFoundError("No such source.")
-        return version
+            return await _told(version, connection, tenant_key, event)
 
     async def erase_source(
         self, grant: Grant, project: str, source_id: str, event: AuditEvent | None = None
     ) -> int:
         async with self._database.transaction(grant.tenant) as (connection, tenant_key):
             version = await Eraser(connection, tenant_key, grant).erase(project, source_id)
-            if version is not None:
-                await append_event(connection, tenant_key, event)
-        if version is None:
-            raise NotFoundError("No such source.")
-        return version
+            return await _told(version, connection, tenant_key, event)
 
     async def outdated_sources(self, grant: Grant, engine: str, limit: int) -> Outdated:
         return await read_outdated(self._database, grant, engine, limit)
@@ -182,3 +175,13 @@ class PostgresSourceIndex:
         if not rows:
             return IndexDescription(0, LiveSum())
         return IndexDescription(rows[0].index_version, sum_from_row(rows[0]))
+
+
+async def _told(
+    version: int | None, connection: AsyncConnection, tenant_key: int, event: AuditEvent | None
+) -> int:
+    """The version of a removal, with its event stored; without one there was no such source."""
+    if version is None:
+        raise NotFoundError("No such source.")
+    await append_event(connection, tenant_key, event)
+    return version

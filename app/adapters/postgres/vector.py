@@ -17,7 +17,12 @@ import numpy as np
 from app.adapters.postgres.database import Database, Statement
 from app.adapters.postgres.lexical import chosen_candidates
 from app.adapters.postgres.scope_filter import scope_arguments, source_filter
-from app.adapters.postgres.vector_states import VectorSum, profile_key, vector_sums
+from app.adapters.postgres.vector_states import (
+    VectorSum,
+    numbers_of,
+    profile_key,
+    vector_sums,
+)
 from app.canonical import JsonObject, digest_to_bytes, digest_value
 from app.indexing.embedding import (
     Embedder,
@@ -76,8 +81,6 @@ _OF_SELECTED = """
             SELECT jsonb_array_elements_text($2->'hidden')::bigint))
 """
 _NEAREST_ANSWER = "chunk_key bigint, embedding bytea, distance double precision"
-_HALFVEC_HEADER = 4
-"""Bytes before the numbers in what `halfvec_send` gives: dimensions, and nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ class PostgresVectorRetriever:
             },
             numbers=view.label_keys,
         )
-        packed = b"".join(row.embedding[_HALFVEC_HEADER:] for row in rows)
+        packed = b"".join(numbers_of(row.embedding) for row in rows)
         return (
             [row.chunk_key for row in rows],
             packed,

@@ -5,8 +5,8 @@ from typing import Final
 
 from app.adapters.postgres.database import Database, Statement, translated_errors
 from app.adapters.postgres.index_writer import IndexWriter
-from app.adapters.postgres.vector_states import profile_key
-from app.adapters.postgres.vector_writer import HAS_VECTORS, ChunkVector, VectorWriter
+from app.adapters.postgres.vector_states import HAS_VECTORS, profile_key
+from app.adapters.postgres.vector_writer import ChunkVector, VectorWriter
 from app.indexing.embedding import (
     EmbeddingProfile,
     HalfVector,

@@ -16,6 +16,10 @@ from app.retrieval.retriever import IndexView
 from app.scope.access import AccessScope
 
 _MODULUS = 1 << 64
+_HALFVEC_HEADER = 4
+"""Bytes before the numbers in what `halfvec_send` gives: dimensions, and nothing."""
+
+HAS_VECTORS = "SELECT to_regclass('vectors') IS NOT NULL"
 
 _SUMS = Statement(
     """
@@ -75,7 +79,12 @@ def profile_key(profile_id: str) -> int:
     return value - _MODULUS if value >= _MODULUS // 2 else value
 
 
-def vector_sum(content_digest: bytes, vector: HalfVector | bytes) -> VectorSum:
+def numbers_of(sent: bytes) -> HalfVector:
+    """The numbers of what `halfvec_send` gives."""
+    return HalfVector(sent[_HALFVEC_HEADER:])
+
+
+def vector_sum(content_digest: bytes, vector: HalfVector) -> VectorSum:
     """What one vector adds: it is told by the text that it stands for, and its numbers."""
     lanes = struct.unpack(f">{LANES}Q", hashlib.sha256(content_digest + vector).digest())
     return VectorSum(1, lanes)
@@ -120,4 +129,4 @@ async def _hidden_sum(
         {"profile": str(profile), "version": view.index_version},
         numbers=view.hidden_source_keys,
     )
-    return total(vector_sum(row.content_digest, row.embedding[4:]) for row in rows)
+    return total(vector_sum(row.content_digest, numbers_of(row.embedding)) for row in rows)

@@ -14,13 +14,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.ended_chunks import EndedChunks
-from app.adapters.postgres.vector_states import VectorSum, vector_sum
+from app.adapters.postgres.vector_states import VectorSum, numbers_of, vector_sum
 from app.indexing.embedding import HalfVector, as_text
 from app.indexing.source import lanes_from_signed, lanes_to_signed
 
 _VECTORS_PER_STATEMENT = 500
 
-HAS_VECTORS = "SELECT to_regclass('vectors') IS NOT NULL"
 _LIVE = 9223372036854775807
 _PROFILES = f"""
     SELECT DISTINCT profile FROM vector_states
@@ -113,7 +112,7 @@ class VectorWriter:
             for start in range(0, len(keys[label_key]), _VECTORS_PER_STATEMENT):
                 some = keys[label_key][start : start + _VECTORS_PER_STATEMENT]
                 for row in await self._run(_END, profile, label_key, some, self._version):
-                    gone = vector_sum(row.content_digest, row.embedding[4:])
+                    gone = vector_sum(row.content_digest, numbers_of(row.embedding))
                     self._change(profile, row.label_key, gone, -1)
 
     async def finish(self) -> None:
@@ -122,11 +121,21 @@ class VectorWriter:
             found = await self._run(_LIVE_STATES, profile, list(deltas))
             before = {row.label_key: _sum_from(row) for row in found}
             await self._run(_END_STATES, profile, list(before), self._version)
-            for key, delta in sorted(deltas.items()):
-                after = before.get(key, VectorSum()).plus(delta)
-                if after.vectors:
-                    lanes = lanes_to_signed(after.lanes)
-                    await self._run(_ADD_STATE, profile, key, self._version, after.vectors, *lanes)
+            after = {key: before.get(key, VectorSum()).plus(delta) for key, delta in deltas.items()}
+            new = [
+                (
+                    self._tenant_key,
+                    profile,
+                    key,
+                    self._version,
+                    one.vectors,
+                    *lanes_to_signed(one.lanes),
+                )
+                for key, one in sorted(after.items())
+                if one.vectors
+            ]
+            if new:
+                await self._connection.exec_driver_sql(_ADD_STATE, new)
 
     def _change(self, profile: int, label_key: int, by: VectorSum, sign: int) -> None:
         key = profile, label_key
