@@ -20,6 +20,7 @@ from app.adapters.postgres.schema import migrate
 from app.api.parts import Parts
 from app.config import Settings
 from app.main import create_app
+from tests.api.service import Api
 from tests.embedding_server import running_embedding_server
 from tests.tokens import TokenFactory
 
@@ -154,3 +155,11 @@ def make_tenant() -> Callable[[], str]:
 @pytest.fixture(scope="session")
 def token(development_key: DevelopmentKey) -> TokenFactory:
     return TokenFactory(development_key)
+
+
+@pytest.fixture
+def api(
+    client: httpx.AsyncClient, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
+) -> Api:
+    """The service as a caller meets it; where a module has a `client` of its own, over that."""
+    return Api(client, token, make_tenant, tenant)

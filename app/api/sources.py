@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from app.api.parts import IndexReading, IndexWriting, PartsParameter, TrailParameter
+from app.api.parts import IndexReading, IndexWriting, Parts, PartsParameter, TrailParameter
 from app.api.responses import PRIVATE, decode_cursor, encode_cursor, json_response, problems
 from app.api.shared_schemas import MAX_SOURCE_ID_CHARS
 from app.api.source_schemas import (
@@ -65,8 +65,7 @@ async def put_sources(
     prepared = await asyncio.to_thread(lambda: [parts.preparer.prepare(one) for one in drafts])
     change = await parts.index.put_sources(grant, prepared, trail.allowed())
     trail.settle(stored=change.changed)
-    if parts.backlog is not None:
-        await parts.backlog.settle(grant.tenant, within_s=EMBEDDING_GRACE_S)
+    await _await_vectors(parts, grant.tenant)
     return json_response(
         {
             "indexVersion": change.index_version,
@@ -209,8 +208,8 @@ async def reindex_sources(
     )
     change = await parts.index.reindex(grant, prepared, trail.allowed())
     trail.settle(stored=change.sources > 0)
-    if parts.backlog is not None and change.sources:
-        await parts.backlog.settle(grant.tenant, within_s=EMBEDDING_GRACE_S)
+    if change.sources:
+        await _await_vectors(parts, grant.tenant)
     return json_response(
         {
             "reindexed": change.sources,
@@ -218,3 +217,8 @@ async def reindex_sources(
             "indexVersion": change.index_version,
         }
     )
+
+
+async def _await_vectors(parts: Parts, tenant: str) -> None:
+    if parts.backlog is not None:
+        await parts.backlog.settle(tenant, within_s=EMBEDDING_GRACE_S)

@@ -31,24 +31,21 @@ class EmbeddingBacklog:
         self._index = index
         self._embedder = embedder
         self._interval_s = interval_s
-        self._done: dict[str, int] = {}
+        self._done: defaultdict[str, int] = defaultdict(int)
         # How often a tenant was said to have new chunks, and of which time all have vectors.
-        self._told: defaultdict[str, int] = defaultdict(int)
+        self._told: dict[str, int] = {}
         self._settled: defaultdict[str, int] = defaultdict(int)
-        self._behind: set[str] = set()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._wanted = asyncio.Event()
         self._progress = asyncio.Condition()
 
     def met(self, tenant: str) -> None:
         """Tell that the tenant may have chunks without vectors; costs nothing if it is known."""
-        if tenant not in self._done:
-            self._done[tenant] = 0
+        if tenant not in self._told:
             self._want(tenant)
 
     async def settle(self, tenant: str, *, within_s: float) -> None:
         """Have the tenant's new chunks embedded, and wait for that so long and no longer."""
-        self.met(tenant)
         time = self._want(tenant)
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), self._progress:
@@ -61,7 +58,8 @@ class EmbeddingBacklog:
         try:
             for _ in range(looks):
                 if await self._look(tenant):
-                    self._settle(tenant, time)
+                    # Chunks that came meanwhile, and may not have been seen, were told of later.
+                    self._settled[tenant] = max(self._settled[tenant], time)
                     break
         except Exception as error:
             # The words are indexed: whoever wrote them is not to blame for the endpoint.
@@ -78,26 +76,22 @@ class EmbeddingBacklog:
             yield
 
     def _want(self, tenant: str) -> int:
-        self._told[tenant] += 1
-        self._behind.add(tenant)
+        self._told[tenant] = self._told.get(tenant, 0) + 1
         self._wanted.set()
         return self._told[tenant]
 
-    def _settle(self, tenant: str, time: int) -> None:
-        self._settled[tenant] = max(self._settled[tenant], time)
-        # Chunks that came meanwhile may not have been seen.
-        if self._told[tenant] == time:
-            self._behind.discard(tenant)
+    def _behind(self) -> list[str]:
+        return [tenant for tenant, time in self._told.items() if self._settled[tenant] < time]
 
     async def _rounds(self) -> None:
         """One look for each tenant in turn: a large load does not keep the others waiting."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            for tenant in tuple(self._behind):
+            for tenant in self._behind():
                 if not await self.catch_up(tenant):
                     await asyncio.sleep(self._interval_s)
-            if self._behind:
+            if self._behind():
                 self._wanted.set()
 
     async def _look(self, tenant: str) -> bool:

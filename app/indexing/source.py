@@ -136,10 +136,7 @@ class LiveSum:
             self.sources + sign * other.sources,
             self.chunks + sign * other.chunks,
             self.terms + sign * other.terms,
-            tuple(
-                (mine + sign * theirs) % _LANE_MODULUS
-                for mine, theirs in zip(self.lanes, other.lanes, strict=True)
-            ),
+            add_lanes(self.lanes, other.lanes, sign),
         )
 
     @property
@@ -161,7 +158,9 @@ class LiveSum:
 
 def live_sum(source: PreparedSource) -> LiveSum:
     """What one live source adds to its label's sums."""
-    return LiveSum(1, len(source.chunks), source.length, _lanes(source.fingerprint()))
+    return LiveSum(
+        1, len(source.chunks), source.length, lanes_of(digest_to_bytes(source.fingerprint()))
+    )
 
 
 def head_sum(project: str, source_id: str, revision: str, head_revision: str | None) -> LiveSum:
@@ -173,11 +172,17 @@ def head_sum(project: str, source_id: str, revision: str, head_revision: str | N
     if head_revision in (None, revision):
         return LiveSum()
     digest = digest_value({"head": [project, source_id, head_revision]})
-    return LiveSum(lanes=_lanes(digest))
+    return LiveSum(lanes=lanes_of(digest_to_bytes(digest)))
 
 
-def _lanes(digest: Digest) -> tuple[int, ...]:
-    return struct.unpack(f">{LANES}Q", digest_to_bytes(digest))
+def add_lanes(mine: tuple[int, ...], theirs: tuple[int, ...], sign: int) -> tuple[int, ...]:
+    """Lane by lane, modulo 2^64; a sign of -1 takes them away."""
+    return tuple((a + sign * b) % _LANE_MODULUS for a, b in zip(mine, theirs, strict=True))
+
+
+def lanes_of(digest: bytes) -> tuple[int, ...]:
+    """The lanes of a fingerprint of 32 bytes."""
+    return struct.unpack(f">{LANES}Q", digest)
 
 
 def lanes_to_signed(lanes: tuple[int, ...]) -> list[int]:

@@ -1,14 +1,19 @@
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 
-import httpx
 import pytest
+from fastapi import FastAPI
 
-from tests.api.service import Api
-from tests.tokens import TokenFactory
+from app.config import Settings
+from tests.recipes import serving, write_recipes
 
 
-@pytest.fixture
-def api(
-    client: httpx.AsyncClient, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
-) -> Api:
-    return Api(client, token, make_tenant, tenant)
+@pytest.fixture(scope="module")
+async def running(
+    request: pytest.FixtureRequest,
+    service_settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[FastAPI]:
+    """The service with the recipes that the module names RECIPES."""
+    folder = write_recipes(tmp_path_factory.mktemp("strategies"), request.module.RECIPES)
+    async with serving(service_settings, folder) as app:
+        yield app

@@ -1,21 +1,20 @@
 """The graph leg over HTTP: what links lead to comes in, within the scope, and is told of."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
 from app.api.parts import Parts
-from app.config import Settings
 from app.errors import UnavailableError
 from app.retrieval.candidate import Retrieval
 from app.retrieval.expansion import ExpansionRules, Seeds
 from app.retrieval.retriever import ScopedQuery
 from tests.api.service import Api, Json, chunks, question, source, source_ids
-from tests.recipes import calling, serving, write_recipes
-from tests.tokens import TokenFactory
+from tests.recipes import calling
 
 BEST = 10**9 // 61
 """The fused score of the first of one leg."""
@@ -30,21 +29,10 @@ RECIPES = {
 }
 
 
-@pytest.fixture(scope="module")
-async def running(
-    service_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[FastAPI]:
-    folder = write_recipes(tmp_path_factory.mktemp("strategies"), RECIPES)
-    async with serving(service_settings, folder) as app:
-        yield app
-
-
 @pytest.fixture
-async def api(
-    running: FastAPI, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
-) -> AsyncIterator[Api]:
-    async with calling(running) as client:
-        yield Api(client, token, make_tenant, tenant)
+async def client(running: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with calling(running) as opened:
+        yield opened
 
 
 def linked(source_id: str, *links: str, text: str | None = None, **members: Any) -> Json:

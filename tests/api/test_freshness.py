@@ -3,48 +3,34 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from asgi_lifespan import LifespanManager
 from fastapi import FastAPI
 
 from app.api.parts import Parts
-from app.config import Settings
-from app.main import create_app
 from tests.api.service import Api, Json, question, source, source_ids
-from tests.tokens import TokenFactory
+from tests.recipes import calling
 
 NOW = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 INSTANT = timedelta(microseconds=1)
 NEWER = "a newer revision 2 is known"
 EXPIRED = "expired at 2026-01-31T09:30:00Z"
 POLICIES = ("allow", "prefer-fresh", "exclude")
-RECIPE = """
-id: {policy}-stale
-version: 1
-description: What is stale gets the policy {policy}.
-retrievers: [{{name: lexical}}]
-freshness: {{stale: {policy}}}
-"""
+RECIPES = {
+    f"{policy}-stale": f"retrievers: [{{name: lexical}}]\nfreshness: {{stale: {policy}}}"
+    for policy in POLICIES
+}
 AT: list[datetime] = [NOW]
 """The clock of the service: what it gives is the evaluation time."""
 
 
 @pytest.fixture(scope="module")
-async def running(
-    service_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[FastAPI]:
-    folder: Path = tmp_path_factory.mktemp("strategies")
-    for policy in POLICIES:
-        (folder / f"{policy}.yaml").write_text(RECIPE.format(policy=policy), encoding="utf-8")
-    app = create_app(service_settings.model_copy(update={"strategies_dir": folder}))
-    async with LifespanManager(app, startup_timeout=60, shutdown_timeout=60):
-        parts: Parts = app.state.parts
-        app.state.parts = replace(parts, now=lambda: AT[0])
-        yield app
+def timed(running: FastAPI) -> FastAPI:
+    parts: Parts = running.state.parts
+    running.state.parts = replace(parts, now=lambda: AT[0])
+    return running
 
 
 @pytest.fixture
@@ -56,12 +42,9 @@ def clock() -> Iterator[Callable[[datetime], None]]:
 
 
 @pytest.fixture
-async def api(
-    running: FastAPI, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
-) -> AsyncIterator[Api]:
-    transport = httpx.ASGITransport(running, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
-        yield Api(client, token, make_tenant, tenant)
+async def client(timed: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with calling(timed) as opened:
+        yield opened
 
 
 async def put_head(api: Api, source_id: str, revision: str = "2") -> None:

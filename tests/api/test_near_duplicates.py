@@ -1,18 +1,17 @@
 """Near-duplicates over HTTP: left out with a reason where the recipe says so, and only then."""
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
 from app.adapters.postgres.database import Database
-from app.config import Settings
 from app.indexing.signature import sign
 from tests.api.service import Api, Json, chunks, item, question, source, source_ids
-from tests.recipes import calling, serving, write_recipes
-from tests.tokens import TokenFactory
+from tests.recipes import calling
 
 LEXICAL = "retrievers: [{name: lexical}]"
 RECIPES = {
@@ -32,21 +31,10 @@ REFORMATTED = LONG.replace(" ", "\n\n", 40)
 LIMIT_5, LIMIT_50 = (f"{words(30)} the limit is {days} days {words(30, 2)}" for days in (5, 50))
 
 
-@pytest.fixture(scope="module")
-async def running(
-    service_settings: Settings, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[FastAPI]:
-    folder = write_recipes(tmp_path_factory.mktemp("strategies"), RECIPES)
-    async with serving(service_settings, folder) as app:
-        yield app
-
-
 @pytest.fixture
-async def api(
-    running: FastAPI, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
-) -> AsyncIterator[Api]:
-    async with calling(running) as client:
-        yield Api(client, token, make_tenant, tenant)
+async def client(running: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with calling(running) as opened:
+        yield opened
 
 
 def whole(source_id: str, text: str, **members: Any) -> Json:

@@ -18,7 +18,6 @@ from app.storage.compaction import Compactor
 from app.storage.labels import IndexVersion
 from tests.api.service import Api, Json, assert_problem, chunks, question, source, source_ids
 from tests.contract.changes import explaining_changes, forget_statistics, rows_of
-from tests.tokens import TokenFactory
 
 OLDEST = IndexVersion(6)
 RETENTION = timedelta(days=30)
@@ -26,13 +25,6 @@ RETENTION = timedelta(days=30)
 
 def now() -> datetime:
     return datetime.now(UTC)
-
-
-@pytest.fixture
-def api(
-    client: httpx.AsyncClient, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
-) -> Api:
-    return Api(client, token, make_tenant, tenant)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -22,13 +22,7 @@ from app.scope.access import AccessScope, RequestedScope, SourcePatterns, narrow
 from app.scope.claims import ClaimNames, grant_from_claims
 from app.storage.labels import IndexVersion
 from tests.api.service import Api, Json, chunks, source
-from tests.tokens import TokenFactory
 from tests.word_vectors import WordVectors, embed_all
-
-
-@pytest.fixture
-def api(client: Any, token: TokenFactory, make_tenant: Callable[[], str], tenant: str) -> Api:
-    return Api(client, token, make_tenant, tenant)
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ counts is the table in docs/security.md.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice, product
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.api.prompt_fences import left_their_fence
@@ -26,7 +25,6 @@ from tests.api.test_fence import (
     imitations,
     whole,
 )
-from tests.tokens import TokenFactory
 
 pytestmark = pytest.mark.shared_data
 
@@ -47,13 +45,6 @@ class Attack:
 
     def source(self, number: int, tier: str) -> Json:
         return whole(f"{tier}/{number}", self.text, tier)
-
-
-@pytest.fixture
-def api(
-    client: httpx.AsyncClient, token: TokenFactory, make_tenant: Callable[[], str], tenant: str
-) -> Api:
-    return Api(client, token, make_tenant, tenant)
 
 
 def _strings(bipia: Path, kind: str) -> list[str]:

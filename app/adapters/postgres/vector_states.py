@@ -5,17 +5,15 @@ adding up the sums of its labels, without a look at the vectors.
 """
 
 import hashlib
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.adapters.postgres.database import Database, Statement
 from app.indexing.embedding import HalfVector
-from app.indexing.source import LANES, lanes_from_signed
+from app.indexing.source import LANES, add_lanes, lanes_from_signed, lanes_of, lanes_to_signed
 from app.retrieval.retriever import IndexView
 from app.scope.access import AccessScope
 
-_MODULUS = 1 << 64
 _HALFVEC_HEADER = 4
 """Bytes before the numbers in what `halfvec_send` gives: dimensions, and nothing."""
 
@@ -66,17 +64,14 @@ class VectorSum:
     def plus(self, other: "VectorSum", sign: int = 1) -> "VectorSum":
         return VectorSum(
             self.vectors + sign * other.vectors,
-            tuple(
-                (mine + sign * theirs) % _MODULUS
-                for mine, theirs in zip(self.lanes, other.lanes, strict=True)
-            ),
+            add_lanes(self.lanes, other.lanes, sign),
         )
 
 
 def profile_key(profile_id: str) -> int:
     """The 64 bits of a profile's id as PostgreSQL's signed bigint."""
-    value = int(profile_id, 16)
-    return value - _MODULUS if value >= _MODULUS // 2 else value
+    (key,) = lanes_to_signed((int(profile_id, 16),))
+    return key
 
 
 def numbers_of(sent: bytes) -> HalfVector:
@@ -86,7 +81,7 @@ def numbers_of(sent: bytes) -> HalfVector:
 
 def vector_sum(content_digest: bytes, vector: HalfVector) -> VectorSum:
     """What one vector adds: it is told by the text that it stands for, and its numbers."""
-    lanes = struct.unpack(f">{LANES}Q", hashlib.sha256(content_digest + vector).digest())
+    lanes = lanes_of(hashlib.sha256(content_digest + vector).digest())
     return VectorSum(1, lanes)
 
 
