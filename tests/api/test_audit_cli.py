@@ -61,6 +61,8 @@ def url(migrated: EmbeddedDatabase, data_dir: Path) -> Iterator[str]:
         "CTXSNAP_DATABASE_URL": migrated.serving_url,
         "CTXSNAP_DATA_DIR": str(data_dir),
         "CTXSNAP_LOG_LEVEL": "warning",
+        # A round between two calls would split the seals that these tests count.
+        "CTXSNAP_AUDIT_SEAL_INTERVAL_S": "86400",
     }
     command = [CTXSNAP, "serve", "--port", "0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as service:
