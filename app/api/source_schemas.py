@@ -197,6 +197,16 @@ class SourcePageBody(StrictModel):
     next_cursor: str | None = None
 
 
+class EmbeddingProfileBody(StrictModel):
+    """How chunks become vectors, and how far that has come within the caller's grant."""
+
+    id: str
+    model: str
+    dimensions: int
+    vectors: int = Field(description="Chunks that have a vector under this profile.")
+    chunks: int = Field(description="Chunks that are to have one.")
+
+
 class IndexBody(StrictModel):
     """The index as the caller's grant sees it."""
 
@@ -204,5 +214,5 @@ class IndexBody(StrictModel):
     sources: int
     chunks: int
     engine: str
-    embedding_profile: str | None = None
+    embedding_profile: EmbeddingProfileBody | None = None
     index_version: int | None = Field(None, description="Given to those who may write.")

@@ -22,6 +22,7 @@ from app.api.strict_route import StrictJsonRoute, accepts_ndjson
 from app.indexing.index import IndexedSource, SourceFilter
 from app.retrieval.freshness import staleness
 from app.scope.access import whole_grant
+from app.scope.grant import Grant
 from app.scope.vocabulary import Permission
 from app.scope.writing import refuse_beyond_grant
 
@@ -65,7 +66,8 @@ async def put_sources(
     prepared = await asyncio.to_thread(lambda: [parts.preparer.prepare(one) for one in drafts])
     change = await parts.index.put_sources(grant, prepared, trail.allowed())
     trail.settle(stored=change.changed)
-    await _await_vectors(parts, grant.tenant)
+    if change.changed:
+        await _await_vectors(parts, grant.tenant)
     return json_response(
         {
             "indexVersion": change.index_version,
@@ -178,11 +180,26 @@ async def get_index(grant: IndexReading, parts: PartsParameter) -> Response:
         "sources": found.visible.sources,
         "chunks": found.visible.chunks,
         "engine": parts.services.engine,
-        "embeddingProfile": None,
+        "embeddingProfile": await _embedding_profile(parts, grant),
     }
     if grant.allows(Permission.INDEX_WRITE):
         document["indexVersion"] = found.index_version
     return json_response(document, headers=PRIVATE)
+
+
+async def _embedding_profile(parts: Parts, grant: Grant) -> dict[str, object] | None:
+    """The profile that chunks are embedded under, and how many of those in scope are."""
+    if parts.backlog is None:
+        return None
+    view = await parts.services.views.open(whole_grant(grant))
+    profile = parts.backlog.profile
+    return {
+        "id": profile.id,
+        "model": profile.model,
+        "dimensions": profile.dimensions,
+        "vectors": await parts.backlog.done(grant.tenant, view.label_keys, view.index_version),
+        "chunks": view.chunks,
+    }
 
 
 @router.post(

@@ -7,13 +7,13 @@ for here; until a scope's vectors are complete, the profile before goes on servi
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import structlog
 
 from app.background import in_background
-from app.indexing.embedding import Embedder, VectorIndex
+from app.indexing.embedding import Embedder, EmbeddingProfile, VectorIndex
 
 _LOOKED_AT = 64
 """Chunks of one look at the index; each look with something to do makes one index version."""
@@ -68,6 +68,15 @@ class EmbeddingBacklog:
         async with self._progress:
             self._progress.notify_all()
         return True
+
+    @property
+    def profile(self) -> EmbeddingProfile:
+        """Under which profile chunks get their vectors."""
+        return self._embedder.profile
+
+    async def done(self, tenant: str, label_keys: Sequence[int], version: int) -> int:
+        """How many chunks of these labels had a vector at an index version."""
+        return await self._index.count_vectors(tenant, self.profile, label_keys, version)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -170,3 +170,8 @@ class VectorIndex(Protocol):
 
         Chunks that have ended meanwhile, or have a vector by now, are left out.
         """
+
+    async def count_vectors(
+        self, tenant: str, profile: EmbeddingProfile, label_keys: Sequence[int], version: int
+    ) -> int:
+        """How many chunks of these labels had a vector at an index version."""

@@ -1,5 +1,6 @@
 """Words and meaning together, with a real embedding model behind the whole service."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -56,12 +57,13 @@ async def meaning(
 
 async def _embedded(api: Api, chunks: int) -> None:
     """Until all chunks of the tenant have vectors."""
-    for _ in range(300):
-        made = await api.assemble(question("anything"))
-        report = (await api.read(f"/snapshots/{made['hash']}/report"))["report"]
-        if report["retrievers"][1]["vectors"] == chunks:
+    for _ in range(600):
+        profile = (await api.read("/index"))["embeddingProfile"]
+        assert (profile["model"], profile["dimensions"]) == (MODEL, DIMENSIONS)
+        assert profile["chunks"] == chunks
+        if profile["vectors"] == chunks:
             return
-        await api.index(TAX)
+        await asyncio.sleep(0.1)
     raise AssertionError("the vectors did not come")
 
 

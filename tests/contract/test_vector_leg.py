@@ -217,3 +217,25 @@ async def test_a_writer_waits_a_while_and_the_background_makes_up_for_the_rest(
         await backlog.settle(api.tenant, within_s=30)
         found = await _ask(database, _scope(api.tenant), "cancel", slow)
         assert found.facts == {"vectors": 2, "chunks": 2}
+
+
+async def test_a_source_that_is_replaced_keeps_the_vectors_of_the_texts_that_it_keeps(
+    api: Api, database: Database, words: WordVectors
+) -> None:
+    before = chunks("cancel a booking", "pay later")
+    await api.index({**source("a.md"), "chunks": before}, source("b.md", "new words"))
+    await embed_all(database, api.tenant, words)
+    assert words.passages == 3
+    # Moved to another place and label, beside a text that another source had.
+    after = chunks("new words", "cancel a booking")
+    await api.index({**source("a.md", classification="public"), "chunks": after})
+    found = await _ask(database, _scope(api.tenant), "cancel", words)
+    assert found.facts == {"vectors": 2, "chunks": 3}
+    assert [one.chunk.source_id for one in found.candidates] == ["a.md", "b.md"]
+    await embed_all(database, api.tenant, words)
+    assert words.passages == 4
+    again = await _ask(database, _scope(api.tenant), "cancel", words)
+    assert again.facts == {"vectors": 3, "chunks": 3}
+    first, *_ = again.candidates
+    assert (first.chunk.source_id, first.chunk.chunk_id) == ("a.md", "1")
+    assert first.score == _exact(await words.embed_query("cancel"), words.vector(first.chunk.text))

@@ -20,7 +20,7 @@ from app.adapters.postgres.label_keys import intern_labels, label_digest
 from app.adapters.postgres.originals import add_originals, original_digest, remove_originals
 from app.adapters.postgres.posting_rows import Postings, in_index_order, posting_rows
 from app.adapters.postgres.vector_states import HAS_VECTORS
-from app.adapters.postgres.vector_writer import VectorWriter
+from app.adapters.postgres.vector_writer import AddedChunk, VectorWriter
 from app.canonical import Digest, digest_to_bytes
 from app.errors import ScopeExceedsGrantError
 from app.indexing.index import IndexChange, SourceChange
@@ -115,6 +115,7 @@ class _Rows:
     sources: list[tuple[object, ...]]
     chunks: list[tuple[object, ...]]
     contents: list[tuple[object, ...]]
+    added: list[AddedChunk]
     postings: Postings
 
 
@@ -132,6 +133,7 @@ class IndexWriter:
         self._grant = grant
         self._deltas: defaultdict[int, LiveSum] = defaultdict(LiveSum)
         self._languages: defaultdict[int, Counter[str]] = defaultdict(Counter)
+        self._vectors: VectorWriter | None = None
 
     async def put(self, sources: Sequence[PreparedSource]) -> IndexChange:
         """Add or replace sources; see `SourceIndex.put_sources`."""
@@ -222,11 +224,10 @@ class IndexWriter:
         source_keys = [row.source_key for row in rows]
         ended = [chunks_of(row, self._version) for row in rows]
         await self._end_postings(ended)
-        if (await self._connection.exec_driver_sql(HAS_VECTORS)).scalar_one():
-            vectors = VectorWriter(self._connection, self._tenant_key, self._version)
-            await vectors.end(ended)
-            await vectors.finish()
         names = [(row.project, row.source_id) for row in rows]
+        if (await self._connection.exec_driver_sql(HAS_VECTORS)).scalar_one():
+            self._vectors = VectorWriter(self._connection, self._tenant_key, self._version)
+            await self._vectors.end(dict(zip(names, ended, strict=True)))
         await remove_originals(self._connection, self._tenant_key, names)
         await self._run(_END_SOURCES, source_keys, self._version)
 
@@ -254,6 +255,8 @@ class IndexWriter:
         for start in range(0, len(rows.postings), _POSTINGS_PER_INSERT):
             columns = rows.postings[start : start + _POSTINGS_PER_INSERT].T
             await self._run(_ADD_POSTINGS, *columns.tolist())
+        if self._vectors is not None:
+            await self._vectors.carry_over(rows.added)
 
     def _lay_out(
         self, sources: Sequence[PreparedSource], label_keys: Mapping[Digest, int]
@@ -261,6 +264,7 @@ class IndexWriter:
         source_rows: list[tuple[object, ...]] = []
         chunk_rows: list[tuple[object, ...]] = []
         content_rows: list[tuple[object, ...]] = []
+        added_chunks: list[AddedChunk] = []
         postings: list[Postings] = []
         for source in sources:
             draft, label_key = source.draft, label_keys[label_digest(source.draft.label)]
@@ -292,8 +296,9 @@ class IndexWriter:
                 content_rows.append(
                     (self._tenant_key, draft.label.project, draft.source_id, digest, chunk.text)
                 )
+                added_chunks.append(AddedChunk(source.key, label_key, self._last_chunk, digest))
                 postings.append(posting_rows(chunk, label_key, self._last_chunk))
-        return _Rows(source_rows, chunk_rows, content_rows, in_index_order(postings))
+        return _Rows(source_rows, chunk_rows, content_rows, added_chunks, in_index_order(postings))
 
     def _source_row(
         self, source: PreparedSource, label_key: int, added: LiveSum, *, first_chunk_key: int
@@ -323,6 +328,8 @@ class IndexWriter:
 
     async def _finish(self, engine: str) -> None:
         """Store the labels' new sums and the new version."""
+        if self._vectors is not None:
+            await self._vectors.finish()
         rows = {row.label_key: row for row in await self._run(_LIVE_STATES, list(self._deltas))}
         await self._run(_END_STATES, list(rows), self._version)
         new = []

@@ -1,11 +1,11 @@
 """Vectors in PostgreSQL: which chunks have none, and adding them as a change of the index."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from app.adapters.postgres.database import Database, Statement, translated_errors
 from app.adapters.postgres.index_writer import IndexWriter
-from app.adapters.postgres.vector_states import HAS_VECTORS, profile_key
+from app.adapters.postgres.vector_states import HAS_VECTORS, profile_key, sums_of_labels
 from app.adapters.postgres.vector_writer import ChunkVector, VectorWriter
 from app.indexing.embedding import (
     EmbeddingProfile,
@@ -82,6 +82,13 @@ class PostgresVectorIndex:
         async with self._database.transaction(tenant) as (connection, tenant_key):
             change = _VectorChange(connection, tenant_key)
             return await change.add(profile_key(profile.id), vectors)
+
+    async def count_vectors(
+        self, tenant: str, profile: EmbeddingProfile, label_keys: Sequence[int], version: int
+    ) -> int:
+        key = profile_key(profile.id)
+        sums = await sums_of_labels(self._database, tenant, label_keys, version, [key])
+        return sums[key].vectors
 
 
 class _VectorChange(IndexWriter):

@@ -96,22 +96,36 @@ async def vector_sums(
     database: Database, scope: AccessScope, view: IndexView, profiles: Sequence[int]
 ) -> dict[int, VectorSum]:
     """The sums of a view's labels for each of these profiles, without its hidden sources."""
-    found = dict.fromkeys(profiles, VectorSum())
-    if not view.label_keys:
-        return found
-    rows = await database.run(
-        scope.tenant,
-        _SUMS,
-        {"profiles": [str(one) for one in profiles], "version": view.index_version},
-        numbers=view.label_keys,
+    found = await sums_of_labels(
+        database, scope.tenant, view.label_keys, view.index_version, profiles
     )
-    for row in rows:
-        lanes = [int(lane) for lane in (row.lane_0, row.lane_1, row.lane_2, row.lane_3)]
-        found[row.profile] = VectorSum(row.vectors, lanes_from_signed(lanes))
     if view.hidden_source_keys:
         for profile in profiles:
             hidden = await _hidden_sum(database, scope, view, profile)
             found[profile] = found[profile].plus(hidden, -1)
+    return found
+
+
+async def sums_of_labels(
+    database: Database,
+    tenant: str,
+    label_keys: Sequence[int],
+    version: int,
+    profiles: Sequence[int],
+) -> dict[int, VectorSum]:
+    """The sums over labels at a version, for each of these profiles."""
+    found = dict.fromkeys(profiles, VectorSum())
+    if not label_keys:
+        return found
+    rows = await database.run(
+        tenant,
+        _SUMS,
+        {"profiles": [str(one) for one in profiles], "version": version},
+        numbers=label_keys,
+    )
+    for row in rows:
+        lanes = [int(lane) for lane in (row.lane_0, row.lane_1, row.lane_2, row.lane_3)]
+        found[row.profile] = VectorSum(row.vectors, lanes_from_signed(lanes))
     return found
 
 

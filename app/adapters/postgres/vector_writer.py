@@ -1,11 +1,12 @@
 """Vectors of a tenant's index: adding them, ending them with their chunks, and their sums.
 
 Guarantees: what is written belongs to the index version of the transaction it is part of, and
-the sums of each label change with it.
+the sums of each label change with it. A source that is replaced keeps the vectors of the texts
+that it keeps: nobody is asked for them again.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -17,6 +18,7 @@ from app.adapters.postgres.ended_chunks import EndedChunks
 from app.adapters.postgres.vector_states import VectorSum, numbers_of, vector_sum
 from app.indexing.embedding import HalfVector, as_text
 from app.indexing.source import lanes_from_signed, lanes_to_signed
+from app.storage.labels import SourceName
 
 _VECTORS_PER_STATEMENT = 500
 
@@ -43,7 +45,8 @@ _END = """
             (tenant_key, profile, label_key, chunk_key, valid_from, valid_to, embedding)
         SELECT $1, $2, label_key, chunk_key, valid_from, $5, embedding FROM moved
     )
-    SELECT moved.label_key, c.content_digest, halfvec_send(moved.embedding) AS embedding
+    SELECT moved.label_key, moved.chunk_key, c.content_digest,
+        halfvec_send(moved.embedding) AS embedding
     FROM moved CROSS JOIN LATERAL (
         SELECT content_digest FROM chunks
         WHERE tenant_key = $1 AND chunk_key = moved.chunk_key LIMIT 1
@@ -74,6 +77,16 @@ class ChunkVector:
     vector: HalfVector
 
 
+@dataclass(frozen=True, slots=True)
+class AddedChunk:
+    """A chunk that this change adds."""
+
+    source: SourceName
+    label_key: int
+    chunk_key: int
+    content_digest: bytes
+
+
 class VectorWriter:
     """The vectors' part of one change; `finish` stores the sums that have changed."""
 
@@ -82,6 +95,10 @@ class VectorWriter:
         self._tenant_key = tenant_key
         self._version = version
         self._deltas: defaultdict[tuple[int, int], VectorSum] = defaultdict(VectorSum)
+        # By source and text, what ended under each profile.
+        self._ended: defaultdict[tuple[SourceName, bytes], dict[int, HalfVector]] = defaultdict(
+            dict
+        )
 
     async def add(self, profile: int, vectors: Sequence[ChunkVector]) -> int:
         """Add those that are not there yet, and return how many that were."""
@@ -102,18 +119,34 @@ class VectorWriter:
                 added += 1
         return added
 
-    async def end(self, chunks: Iterable[EndedChunks]) -> None:
-        """Move the vectors of chunks that end with this version aside."""
+    async def end(self, chunks: Mapping[SourceName, EndedChunks]) -> None:
+        """Move the vectors of each source's chunks, which end with this version, aside."""
         keys = defaultdict[int, list[int]](list)
-        for one in chunks:
-            keys[one.label_key].extend(range(one.first, one.first + one.count))
+        sources = dict[int, SourceName]()
+        for name, one in chunks.items():
+            own = range(one.first, one.first + one.count)
+            keys[one.label_key].extend(own)
+            sources.update(dict.fromkeys(own, name))
         profiles = (await self._run(_PROFILES, sorted(keys))).scalars().all()
         for profile, label_key in product(profiles, keys):
             for start in range(0, len(keys[label_key]), _VECTORS_PER_STATEMENT):
                 some = keys[label_key][start : start + _VECTORS_PER_STATEMENT]
                 for row in await self._run(_END, profile, label_key, some, self._version):
-                    gone = vector_sum(row.content_digest, numbers_of(row.embedding))
+                    vector = numbers_of(row.embedding)
+                    gone = vector_sum(row.content_digest, vector)
                     self._change(profile, row.label_key, gone, -1)
+                    self._ended[sources[row.chunk_key], row.content_digest][profile] = vector
+
+    async def carry_over(self, chunks: Iterable[AddedChunk]) -> None:
+        """Give new chunks the vectors that their sources' equal texts had until now."""
+        carried = defaultdict[int, list[ChunkVector]](list)
+        for one in chunks:
+            for profile, vector in self._ended.get((one.source, one.content_digest), {}).items():
+                carried[profile].append(
+                    ChunkVector(one.label_key, one.chunk_key, one.content_digest, vector)
+                )
+        for profile, vectors in sorted(carried.items()):
+            await self.add(profile, vectors)
 
     async def finish(self) -> None:
         for profile in sorted({profile for profile, _ in self._deltas}):
