@@ -38,4 +38,4 @@ class WordVectors:
 async def embed_all(database: Database, tenant: str, embedder: WordVectors) -> None:
     """Give every chunk of the tenant its vector."""
     backlog = EmbeddingBacklog(PostgresVectorIndex(database), embedder, interval_s=3600)
-    await backlog.catch_up(tenant, looks=100)
+    await backlog.catch_up(tenant, looks=10_000)

@@ -10,11 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
+from app.adapters.postgres.database import Database
+from app.adapters.postgres.vector import PostgresVectorRetriever
 from app.api.parts import Parts
-from app.retrieval.retriever import ScopedQuery
+from app.retrieval.retriever import Retriever, ScopedQuery
 from app.scope.access import RequestedScope, SourcePatterns, narrow
 from app.scope.claims import ClaimNames, grant_from_claims
 from tests.tokens import TokenFactory
+from tests.word_vectors import WordVectors, embed_all
 
 Json = dict[str, Any]
 
@@ -37,6 +40,8 @@ class Index:
     client: httpx.AsyncClient
     token: TokenFactory
     parts: Parts
+    database: Database
+    words: WordVectors
 
     async def add(self, tenant: str, name: str, text: str, chunks: int, **members: Any) -> None:
         """Chunks of equal words, told apart by a number, so that none is another's duplicate."""
@@ -48,21 +53,34 @@ class Index:
         )
         assert answer.status_code == 200, answer.text
 
+    async def embed(self, *tenants: str) -> None:
+        for tenant in tenants:
+            await embed_all(self.database, tenant, self.words)
+
     async def best(
-        self, tenant: str, k: int, *, patterns: tuple[str, ...] | None = None
+        self, tenant: str, k: int, leg: str = "lexical", *, patterns: tuple[str, ...] | None = None
     ) -> list[str]:
         """The sources of the k best chunks for the query `cancel`, best first."""
         grant = grant_from_claims({"sub": "ana", "tenant_id": tenant, **CALLER}, ClaimNames())
         scope = narrow(grant, RequestedScope(sources=SourcePatterns(patterns, ())))
         view = await self.parts.services.views.open(scope)
         query = ScopedQuery(scope, view, "cancel", "en", k)
-        found = await self.parts.services.retrievers["lexical"].retrieve(query)
+        found = await self._legs()[leg].retrieve(query)
         return [one.chunk.source_id for one in found.candidates]
+
+    def _legs(self) -> dict[str, Retriever]:
+        vector = PostgresVectorRetriever(self.database, (self.words,))
+        return {**self.parts.services.retrievers, "vector": vector}
+
+
+LEGS = ("lexical", "vector")
 
 
 @pytest.fixture
-def index(client: httpx.AsyncClient, token: TokenFactory, parts: Parts) -> Index:
-    return Index(client, token, parts)
+def index(
+    client: httpx.AsyncClient, token: TokenFactory, parts: Parts, database: Database
+) -> Index:
+    return Index(client, token, parts, database, WordVectors())
 
 
 @pytest.mark.parametrize(
@@ -80,10 +98,14 @@ async def test_chunks_of_others_take_no_place_of_ones_own(
             await index.add(holder, f"{name} {at}", STRONG, min(10_000, each - at), **members)
     for at in range(own):
         await index.add(tenant, f"mine{at}", WEAK, 1)
+    await index.embed(tenant, neighbour)
     expected = [f"mine{at}" for at in range(own)]
-    assert sorted(await index.best(tenant, k)) == expected
-    assert sorted(await index.best(tenant, k, patterns=("*",))) == expected
-    assert await index.best(neighbour, k) == ["another tenant 0"] * min(k, each)
+    for leg in LEGS:
+        assert sorted(await index.best(tenant, k, leg)) == expected
+        assert sorted(await index.best(tenant, k, leg, patterns=("*",))) == expected
+        theirs = await index.best(neighbour, k, leg)
+        assert len(theirs) == min(k, each)
+        assert {name.rpartition(" ")[0] for name in theirs} == {"another tenant"}
 
 
 async def test_the_others_would_outrank_ones_own(
@@ -93,6 +115,8 @@ async def test_the_others_would_outrank_ones_own(
     tenant = make_tenant()
     await index.add(tenant, "theirs", STRONG, 100)
     await index.add(tenant, "mine", WEAK, 1)
-    assert await index.best(tenant, 50) == ["theirs"] * 50
-    assert (await index.best(tenant, 101))[-1] == "mine"
-    assert await index.best(tenant, 5, patterns=("mine*",)) == ["mine"]
+    await index.embed(tenant)
+    for leg in LEGS:
+        assert await index.best(tenant, 50, leg) == ["theirs"] * 50
+        assert (await index.best(tenant, 101, leg))[-1] == "mine"
+        assert await index.best(tenant, 5, leg, patterns=("mine*",)) == ["mine"]
