@@ -93,7 +93,11 @@ class Bm25Index:
         )
 
     def search(self, query: str, k: int) -> tuple[str, ...]:
-        """Ids of at most `k` documents with a positive score, best first.
+        """Ids of at most `k` documents with a positive score, best first."""
+        return tuple(doc_id for doc_id, _ in self.scored(query, k))
+
+    def scored(self, query: str, k: int) -> tuple[tuple[str, float], ...]:
+        """Ids and scores of at most `k` documents with a positive score, best first.
 
         Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009),
         with idf = ln(1 + (N - n + 0.5) / (n + 0.5)); a term counts as often as the query has it.
@@ -109,7 +113,9 @@ class Bm25Index:
             norm = self.k1 * (1 - self.b + self.b * self.lengths[held] / mean_length)
             scores[held] += repeats * idf * frequency * (self.k1 + 1) / (frequency + norm)
         order = np.argsort(-scores, kind="stable")[:k]
-        return tuple(self.doc_ids[number] for number in order if scores[number] > 0)
+        return tuple(
+            (self.doc_ids[number], float(scores[number])) for number in order if scores[number] > 0
+        )
 
 
 def load_collection(path: Path) -> Collection:

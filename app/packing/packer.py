@@ -1,58 +1,51 @@
-"""Choosing what fits: required entries first, then the best of the rest.
+"""Choosing what fits: required entries first, then the subset of the rest with the most value.
 
-Guarantees: the chosen entries and their envelopes never cost more than the budget; an
-entry that does not fit is passed over, never the end; the result depends on the entries'
-order and numbers alone. Values are integers.
-Not handled here: counting tokens and rendering.
+Guarantees: the chosen entries and their envelopes never cost more than the budget, no class
+takes more than its share, no source gives more chunks than its cap, and nothing that would
+still fit is left out; the result depends on the entries' order and numbers alone. Numbers are
+integers. `upper_bound` is proven: no packing under the same rules is worth more.
+
+A larger budget never has less value where the larger one's packing is proven the best (a gap
+of 0), and by at most its gap otherwise. For what fits stays allowed as the budget grows: shares
+grow with it. There is one exception: an entry of a class with a minimum share that was too
+large for the smaller budget may claim that share in the larger one.
+
+Not handled here: counting tokens and rendering; what an entry is worth (`value`); how the
+subset is found (`knapsack`).
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, combinations
 
-from app.scope.vocabulary import KnowledgeClass, TrustTier
+import numpy as np
 
+from app.packing.filling import Entry, Filling, PackingRules
+from app.packing.knapsack import solve
+from app.packing.relaxation import Ints, Problem, relax
+from app.scope.vocabulary import TrustTier
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing that may be packed: its cost without envelope, in tokens, and its value."""
+_FOR_ROOM = ("no-room", "diversity")
+METHOD = "expanding-core"
+NEXT = 5
+"""So many of the best entries that the budget left out are told with what they need."""
+OFFERED = 20
+"""So many of the best entries without room may be shortened."""
 
-    cost_tokens: int
-    value: int
-    tier: TrustTier
-    knowledge_class: KnowledgeClass
-    source: Hashable
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ClassShare:
-    """Bounds for one class, in per mille of the budget that required entries leave.
-
-    They count entries without envelopes, which belong to tiers: else a bound would depend
-    on which class opens a tier.
-    """
-
-    min_permille: int = 0
-    max_permille: int = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class PackingRules:
-    """What a strategy says about packing; entries below the floor are never taken."""
-
-    class_shares: Mapping[KnowledgeClass, ClassShare] = field(default_factory=dict)
-    max_chunks_per_source: int | None = None
-    min_value: int = 0
+Shorten = Callable[[int, int], int | None]
+"""What an entry costs when it is shortened to at most so many tokens; None: it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
     """The chosen entries (positions, ascending) and why each other one was left out.
 
-    `value` sums what optional entries are worth; no packing within the budget is worth
-    more than `upper_bound`. `next_tokens` is how many more tokens would admit the next
-    entry that the budget left out; None when there is none.
+    `value` sums what optional entries are worth. `next` are the first entries that only the
+    budget left out, with how many more tokens would admit each beside those chosen;
+    `next_tokens` is the least that would admit any, None when there is none. `shortened` are
+    those of the chosen that were, with their costs: their worth counts neither in `value` nor in
+    `upper_bound`.
     """
 
     chosen: tuple[int, ...]
@@ -61,36 +54,16 @@ class Packing:
     value: int
     upper_bound: int
     next_tokens: int | None
-
-
-class _Bin:
-    """Tokens used so far, with each tier's envelope paid by its first entry."""
-
-    def __init__(self, capacity: int, envelopes: Mapping[TrustTier, int]) -> None:
-        self.capacity = capacity
-        self.used = 0
-        self._envelopes = envelopes
-        self._open: set[TrustTier] = set()
-
-    def cost(self, entry: Entry) -> int:
-        return entry.cost_tokens + (0 if entry.tier in self._open else self._envelopes[entry.tier])
-
-    def add(self, entry: Entry) -> None:
-        self.used += self.cost(entry)
-        self._open.add(entry.tier)
-
-    @property
-    def free(self) -> int:
-        return self.capacity - self.used
+    next: tuple[tuple[int, int], ...] = ()
+    shortened: Mapping[int, int] = field(default_factory=dict)
 
 
 def required_tokens(entries: Sequence[Entry], envelopes: Mapping[TrustTier, int]) -> int:
     """What the required entries cost together, envelopes included."""
-    needed = _Bin(0, envelopes)
-    for entry in entries:
-        if entry.required:
-            needed.add(entry)
-    return needed.used
+    required = [entry for entry in entries if entry.required]
+    return sum(entry.cost_tokens for entry in required) + sum(
+        envelopes[tier] for tier in {entry.tier for entry in required}
+    )
 
 
 def pack(
@@ -98,90 +71,128 @@ def pack(
     capacity_tokens: int,
     envelopes: Mapping[TrustTier, int],
     rules: PackingRules,
+    shorten: Shorten | None = None,
 ) -> Packing:
-    """Fill the budget in the order of the entries, best first.
+    """Required entries, then the best subset of the others; of equal ones the first.
 
-    The caller has seen to it that the required entries fit. Optional ones are taken in
-    two passes: first up to each class's minimum, then up to its maximum.
+    The rest of the room is offered to the best of those that it is too small for.
+    The caller has seen to it that the required entries fit. Values sum to less than
+    `relaxation.MOST_VALUE`; the time grows about linearly with the number of entries, and
+    doubles with each tier that has an envelope and no required entry.
     """
-    filled = _Bin(capacity_tokens, envelopes)
-    chosen = {at for at, entry in enumerate(entries) if entry.required}
-    for at in sorted(chosen):
-        filled.add(entries[at])
-    optional = [at for at in range(len(entries)) if at not in chosen]
-    state = _Optional(entries, filled, rules)
-    for minimum in (True, False):
-        for at in optional:
-            if at not in chosen and state.take(at, up_to_minimum=minimum):
-                chosen.add(at)
-    left_out = {at: state.reason(at) for at in optional if at not in chosen}
-    missing = [
-        filled.cost(entries[at]) - filled.free
-        for at, reason in left_out.items()
-        if reason == "no-room"
-    ]
+    filling = Filling(entries, capacity_tokens, envelopes, rules)
+    optional = [at for at, entry in enumerate(entries) if not entry.required]
+    chosen, bound = _best(filling, optional)
+    for at in _first_of_equals(filling, optional, chosen):
+        filling.add(at)
+    # That takes what is worth nothing, and what a search that was cut short has missed.
+    left_out = filling.reasons([at for at in optional if at not in filling.taken])
+    value = sum(entries[at].value for at in filling.taken)
+    shortened = {} if shorten is None else _shortened(filling, left_out, shorten)
+    if shortened:
+        left_out = filling.reasons([at for at in left_out if at not in shortened])
+    needs = filling.shortages([at for at, why in left_out.items() if why in _FOR_ROOM], NEXT)
+    required = (at for at, entry in enumerate(entries) if entry.required)
     return Packing(
-        chosen=tuple(sorted(chosen)),
+        chosen=tuple(sorted(chain(required, filling.taken))),
         left_out=left_out,
-        used_tokens=filled.used,
-        value=sum(entries[at].value for at in chosen if not entries[at].required),
-        upper_bound=_upper_bound([entries[at] for at in optional], state.room),
-        next_tokens=min(missing, default=None),
+        used_tokens=filling.used_tokens,
+        value=value,
+        upper_bound=max(bound, value),
+        next_tokens=min(needs.values(), default=None),
+        next=tuple(sorted(needs.items())[:NEXT]),
+        shortened=shortened,
     )
 
 
-class _Optional:
-    """The bounds that optional entries meet beside the budget."""
-
-    def __init__(self, entries: Sequence[Entry], filled: _Bin, rules: PackingRules) -> None:
-        self._entries, self._filled, self._rules = entries, filled, rules
-        self.room = filled.free
-        self._class_tokens: Counter[KnowledgeClass] = Counter()
-        self._per_source: Counter[Hashable] = Counter()
-
-    def take(self, at: int, *, up_to_minimum: bool) -> bool:
-        entry = self._entries[at]
-        share = self._rules.class_shares.get(entry.knowledge_class, ClassShare())
-        cost = self._filled.cost(entry)
-        reached = self._class_tokens[entry.knowledge_class] * 1000
-        if up_to_minimum and reached >= share.min_permille * self.room:
-            return False
-        if self.reason(at) != "no-room" or cost > self._filled.free:
-            return False
-        self._class_tokens[entry.knowledge_class] += entry.cost_tokens
-        self._per_source[entry.source] += 1
-        self._filled.add(entry)
-        return True
-
-    def reason(self, at: int) -> str:
-        """Why an entry is out; `no-room` when only the budget stands against it."""
-        entry, rules = self._entries[at], self._rules
-        share = rules.class_shares.get(entry.knowledge_class, ClassShare())
-        if entry.value < rules.min_value:
-            return "relevance-floor"
-        if (
-            rules.max_chunks_per_source is not None
-            and self._per_source[entry.source] >= rules.max_chunks_per_source
-        ):
-            return "source-cap"
-        tokens = self._class_tokens[entry.knowledge_class] + entry.cost_tokens
-        # The whole budget as a share is no bound beside the budget.
-        if share.max_permille < 1000 and tokens * 1000 > share.max_permille * self.room:
-            return "class-share"
-        return "no-room"
+def _shortened(filling: Filling, left_out: Mapping[int, str], shorten: Shorten) -> dict[int, int]:
+    """Take what can be shortened to what is left of the room, the best first."""
+    shortened = {}
+    for at in [at for at in sorted(left_out) if left_out[at] == "no-room"][:OFFERED]:
+        room = filling.room_for(at)
+        cost = shorten(at, room) if room > 0 else None
+        if cost is not None:
+            filling.shrink(at, cost)
+            filling.add(at)
+            shortened[at] = cost
+    return shortened
 
 
-def _upper_bound(entries: Sequence[Entry], room_tokens: int) -> int:
-    """The value of a fractional packing, rounded up: Dantzig's bound (1957).
+def _best(filling: Filling, optional: Sequence[int]) -> tuple[list[int], int]:
+    """The most valuable choice over all sets of tiers that may be opened, and its bound."""
+    able = [at for at in optional if filling.entries[at].value > 0 and filling.fits_alone(at)]
+    if not able:
+        return [], 0
+    best: list[int] = []
+    value, bound = 0, 0
+    cases = [(relax(problem), places, problem) for places, problem in _cases(filling, able)]
+    for relaxation, places, problem in sorted(cases, key=lambda case: -case[0].upper_bound):
+        choice = solve(problem, relaxation, at_least=value)
+        bound = max(bound, choice.upper_bound)
+        if choice.value > value:
+            best, value = [able[at] for at in places[choice.chosen].tolist()], choice.value
+    return best, bound
 
-    Envelopes, shares and caps only lower what can be reached, so leaving them out keeps
-    it a bound.
+
+def _cases(filling: Filling, able: Sequence[int]) -> Iterator[tuple[Ints, Problem]]:
+    """What is left to solve when the envelopes of some tiers are paid, for each set of tiers.
+
+    Places are among the `able`.
     """
-    bound = 0
-    by_density = sorted(entries, key=lambda entry: -entry.value / max(entry.cost_tokens, 1))
-    for entry in by_density:
-        if entry.cost_tokens > room_tokens:
-            return bound + -(-entry.value * room_tokens // entry.cost_tokens)
-        bound += entry.value
-        room_tokens -= entry.cost_tokens
-    return bound
+    entries = [filling.entries[at] for at in able]
+    values = np.array([one.value for one in entries], np.int64)
+    costs = np.array([one.cost_tokens for one in entries], np.int64)
+    tiers = np.array([one.tier.rank for one in entries], np.int64)
+    numbers: dict[Hashable, int] = {}
+    sources = np.array([numbers.setdefault(one.cap_key, len(numbers)) for one in entries])
+    names = [one.knowledge_class for one in entries]
+    for opened, envelopes in _sets_of_tiers(filling, {one.tier for one in entries}):
+        room = filling.room - envelopes
+        bounded = filling.bounded_classes(room)
+        limits = [room, *(min(filling.limit(name), room) for name in bounded)]
+        number = {name: at for at, name in enumerate(bounded, start=1)}
+        classes = np.array([number.get(name, 0) for name in names], np.int64)
+        is_in = np.isin(tiers, [tier.rank for tier in opened])
+        places = np.flatnonzero(is_in & (costs <= np.array(limits, np.int64)[classes]))
+        if len(places):
+            yield (
+                places,
+                Problem(
+                    values=values[places],
+                    costs=costs[places],
+                    classes=classes[places],
+                    sources=sources[places],
+                    room=room,
+                    limits=limits,
+                    reserves=[0, *(filling.reserve(name, room) for name in bounded)],
+                    max_per_source=filling.binding_cap([able[at] for at in places.tolist()]),
+                ),
+            )
+
+
+def _sets_of_tiers(
+    filling: Filling, tiers: set[TrustTier]
+) -> Iterator[tuple[frozenset[TrustTier], int]]:
+    """Each set of tiers that may be opened, and what that costs."""
+    closed = sorted(tier for tier in tiers if filling.envelope(tier))
+    for count in range(len(closed) + 1):
+        for some in combinations(closed, count):
+            cost = sum(filling.envelope(tier) for tier in some)
+            if cost <= filling.room:
+                yield frozenset(tiers - set(closed)) | frozenset(some), cost
+
+
+def _first_of_equals(filling: Filling, optional: Sequence[int], chosen: Sequence[int]) -> list[int]:
+    """The same choice with the earlier of entries that differ in nothing that counts."""
+    wanted = Counter(map(filling.kind, chosen))
+    values = {filling.entries[at].value for at in chosen}
+    taken = []
+    for at in optional:
+        # Most values stand once.
+        if filling.entries[at].value not in values:
+            continue
+        kind = filling.kind(at)
+        if wanted[kind] and filling.fits_alone(at):
+            wanted[kind] -= 1
+            taken.append(at)
+    return taken

@@ -8,30 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.canonical import (
-    Digest,
     JsonValue,
     canonical_bytes,
     digest_bytes,
-    digest_text,
 )
 from app.errors import BudgetTooSmallError
-from app.packing.packer import Entry, Packing, pack, required_tokens
+from app.packing.filling import Entry, PromptOrder
+from app.packing.packer import Packing, pack, required_tokens
 from app.packing.rendering import (
     Block,
     envelope_tokens,
     fence_marker,
-    footer_tokens,
-    framed_body,
-    header_tokens,
     render,
 )
-from app.retrieval.candidate import Chunk
 from app.retrieval.freshness import StaleChunk, judge
-from app.retrieval.fusion import Duplicate, FusedCandidate, drop_duplicates
+from app.retrieval.fusion import Duplicate, drop_duplicates
 from app.scope.vocabulary import TrustTier
+from app.snapshot.compression import Compression, Shortener
 from app.snapshot.material import Material
+from app.snapshot.pieces import Piece, as_chunk, pieces_of, shortened
 from app.snapshot.report import write_report
-from app.snapshot.request import CreateSnapshot, InlineItem
+from app.snapshot.request import CreateSnapshot
 from app.snapshot.snapshot import (
     Exclusion,
     Item,
@@ -39,12 +36,6 @@ from app.snapshot.snapshot import (
     Snapshot,
     build_snapshot,
 )
-
-PINNED = "pinned"
-"""Stands for the retriever in the `indexVersion` of a pinned item."""
-
-_NAMED_VALUE = 1_000_000_000
-"""Worth more than any fused candidate: what the caller brought or named counts first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,35 +52,23 @@ class Assembly:
     degraded: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Something that may be packed, before it is chosen."""
-
-    block: Block
-    content_hash: Digest
-    index_version: str | None
-    provenance: str | None
-    required: bool
-    value: int
-    cost_tokens: int
-
-
 def assemble(material: Material, count_tokens: Callable[[str], int]) -> Assembly:
     """Pack, render and hash. Blocking; the time grows with the number of candidates.
 
     Raises BudgetTooSmallError when the required items do not fit.
     """
-    taken = (*(_as_chunk(material, item) for item in material.inline), *material.pinned)
+    taken = (*(as_chunk(material, item) for item in material.inline), *material.pinned)
     # Freshness first: of equal texts, a stale one must not keep a fresh one out.
     judged = judge(material.ranked, material.pinned, material.recipe.stale, material.evaluated_at)
     unique, duplicates = drop_duplicates(judged.ranked, taken, material.recipe.max_different_bits)
-    pieces = _pieces(material, unique, count_tokens)
+    pieces = pieces_of(material, unique, count_tokens)
     envelopes = {
         tier: envelope_tokens(tier, material.budget.format, count_tokens) for tier in TrustTier
     }
-    packing = _pack(pieces, material, envelopes)
+    packing, pieces = _pack(pieces, material, envelopes, count_tokens)
     chosen = [pieces[at] for at in packing.chosen]
-    items = _items(chosen, envelopes)
+    places = _prompt_places(chosen, material.recipe.rules.order)
+    items = _items(chosen, envelopes, places)
     exclusions = (
         *material.refused,
         *map(_stale, judged.excluded),
@@ -98,20 +77,23 @@ def assemble(material: Material, count_tokens: Callable[[str], int]) -> Assembly
     )
     blocks = tuple(piece.block for piece in chosen)
     marker = fence_marker(blocks, (piece.content_hash for piece in chosen))
-    rendered = render(blocks, marker, material.budget.format)
+    in_order = blocks if places is None else [blocks[at] for at in places]
+    rendered = render(in_order, marker, material.budget.format)
     request = canonical_bytes(material.request.canonical())
     report = canonical_bytes(
         write_report(
             material,
             judged=judged,
             packing=packing,
+            missing=_missing(pieces, packing),
             items=items,
+            shortened=_compressions(chosen),
             exclusions=exclusions,
             duplicates=duplicates,
             rendered=rendered,
         )
     )
-    degraded = tuple(sorted(one.name for one in material.outcomes if one.retrieval is None))
+    degraded = tuple(sorted(one.name for one in material.all_outcomes if one.retrieval is None))
     snapshot = build_snapshot(
         ids=_ids(material.request),
         scope=material.scope.to_contract(),
@@ -131,73 +113,31 @@ def _ids(request: CreateSnapshot) -> dict[str, str]:
     return ids | ({"stepId": request.step_id} if request.step_id else {})
 
 
-def _as_chunk(material: Material, item: InlineItem) -> Chunk:
-    return Chunk(
-        tenant=material.scope.tenant,
-        project=item.label.project,
-        source_id=item.source_id,
-        revision=item.revision,
-        chunk_id=item.chunk_id,
-        ordinal=0,
-        label=item.label,
-        content_hash=digest_text(item.text),
-        text=item.text,
-        provenance=item.provenance,
-    )
+def _prompt_places(chosen: Sequence[Piece], order: PromptOrder) -> list[int] | None:
+    """Places among the chosen in the order of the prompt; None: as they are.
 
+    By source, its best one first; within a source as the document has it.
+    """
+    if order == "rank":
+        return None
+    first: dict[tuple[str, str], int] = {}
+    for at, piece in enumerate(chosen):
+        first.setdefault((piece.block.label.project, piece.block.source_id), at)
 
-def _pieces(
-    material: Material, unique: Sequence[FusedCandidate], count_tokens: Callable[[str], int]
-) -> list[_Piece]:
-    """Inline items, then pins, then candidates: the order in which they count."""
-    encoding = material.budget.encoding
-    footer = footer_tokens(count_tokens)
+    def key(at: int) -> tuple[int, int, int]:
+        block = chosen[at].block
+        return first[block.label.project, block.source_id], chosen[at].ordinal, at
 
-    def piece(chunk: Chunk, index_version: str | None, *, required: bool, value: int) -> _Piece:
-        block = Block(chunk.source_id, chunk.revision, chunk.chunk_id, chunk.label, chunk.text)
-        body = chunk.body_tokens.get(encoding)
-        if body is None:
-            body = count_tokens(framed_body(chunk.text))
-        return _Piece(
-            block=block,
-            content_hash=chunk.content_hash,
-            index_version=index_version,
-            provenance=chunk.provenance,
-            required=required,
-            value=value,
-            cost_tokens=header_tokens(block, count_tokens) + body + footer,
-        )
-
-    pinned_version = f"{PINNED}:{material.visible_version}"
-    return [
-        *(
-            piece(_as_chunk(material, item), None, required=item.required, value=_NAMED_VALUE)
-            for item in material.inline
-        ),
-        *(
-            piece(
-                chunk,
-                pinned_version,
-                required=chunk.identity not in material.optional_pins,
-                value=_NAMED_VALUE,
-            )
-            for chunk in material.pinned
-        ),
-        *(
-            piece(
-                one.chunk,
-                f"{one.found_by}:{one.visible_version}",
-                required=False,
-                value=one.score,
-            )
-            for one in unique
-        ),
-    ]
+    return sorted(range(len(chosen)), key=key)
 
 
 def _pack(
-    pieces: Sequence[_Piece], material: Material, envelopes: Mapping[TrustTier, int]
-) -> Packing:
+    pieces: Sequence[Piece],
+    material: Material,
+    envelopes: Mapping[TrustTier, int],
+    count_tokens: Callable[[str], int],
+) -> tuple[Packing, list[Piece]]:
+    """The packing, and the pieces as it has them: some are shortened."""
     entries = [
         Entry(
             cost_tokens=piece.cost_tokens,
@@ -206,6 +146,8 @@ def _pack(
             knowledge_class=piece.block.label.knowledge_class,
             source=(piece.block.label.project, piece.block.source_id),
             required=piece.required,
+            relevance=piece.relevance,
+            discount=piece.discount,
         )
         for piece in pieces
     ]
@@ -213,11 +155,35 @@ def _pack(
     needed = required_tokens(entries, envelopes)
     if needed > budget.capacity_tokens:
         raise BudgetTooSmallError(budget.sufficient_max_tokens(needed), budget.max_tokens)
-    return pack(entries, budget.capacity_tokens, envelopes, material.recipe.rules)
+    shortener, present = Shortener(material, count_tokens), list(pieces)
+
+    def shorten(at: int, room_tokens: int) -> int | None:
+        found = shortened(pieces[at], shortener, room_tokens)
+        if found is None:
+            return None
+        present[at] = found
+        return found.cost_tokens
+
+    rules = material.recipe.rules
+    allowed = None if rules.min_compressed_permille is None else shorten
+    return pack(entries, budget.capacity_tokens, envelopes, rules, allowed), present
 
 
-def _items(chosen: Sequence[_Piece], envelopes: Mapping[TrustTier, int]) -> tuple[Item, ...]:
+def _compressions(chosen: Sequence[Piece]) -> list[Compression]:
+    return [
+        Compression(rank, piece.candidate.content_hash, piece.spans)
+        for rank, piece in enumerate(chosen, start=1)
+        if piece.candidate is not None and piece.original_tokens is not None
+    ]
+
+
+def _items(
+    chosen: Sequence[Piece],
+    envelopes: Mapping[TrustTier, int],
+    places: Sequence[int] | None,
+) -> tuple[Item, ...]:
     items, open_tiers = [], set()
+    position = {at: place for place, at in enumerate(places or (), start=1)}
     for rank, piece in enumerate(chosen, start=1):
         tier = piece.block.label.trust_tier
         envelope = 0 if tier in open_tiers else envelopes[tier]
@@ -233,12 +199,29 @@ def _items(chosen: Sequence[_Piece], envelopes: Mapping[TrustTier, int]) -> tupl
                 rank=rank,
                 index_version=piece.index_version,
                 provenance=piece.provenance,
+                position=position.get(rank - 1),
+                original_tokens=None
+                if piece.original_tokens is None
+                else piece.original_tokens + envelope,
             )
         )
     return tuple(items)
 
 
-def _left_out(pieces: Sequence[_Piece], packing: Packing) -> list[Exclusion]:
+def _missing(pieces: Sequence[Piece], packing: Packing) -> list[JsonValue]:
+    """The first chunks that only the budget left out, with the tokens that would admit each."""
+    return [
+        {
+            "project": pieces[at].block.label.project,
+            "sourceId": pieces[at].block.source_id,
+            "chunkId": pieces[at].block.chunk_id,
+            "tokens": tokens,
+        }
+        for at, tokens in packing.next
+    ]
+
+
+def _left_out(pieces: Sequence[Piece], packing: Packing) -> list[Exclusion]:
     return [
         Exclusion(
             project=pieces[at].block.label.project,

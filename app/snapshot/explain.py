@@ -31,13 +31,15 @@ def explain(
     source_id: str,
     *,
     is_kept: bool = True,
+    is_external: bool = False,
 ) -> tuple[Explanation, ...]:
     """The stages in the order in which they work, up to the one that decided.
 
     `label` is the source's at the snapshot's index version; None where it was not there, or
     is not the reader's to know: then no more is told than the document shows. `predicate` is
     what the snapshot's retrievers were given, `request` the one that is stored with it.
-    `is_kept` is False where the index no longer has that version, of any source.
+    `is_kept` is False where the index no longer has that version, of any source; `is_external`
+    tells that a retriever outside of the index brought the source.
     """
 
     def of_source(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -60,7 +62,10 @@ def explain(
         if not is_kept:
             return (Explanation("index", "not-kept", "the index of that version is given up"),)
         return (Explanation("index", "absent", "no source of this name was in the index"),)
-    stages.append(Explanation("index", "live", "the source was in the index at that version"))
+    if label is None and is_external:
+        stages.append(Explanation("index", "external", "a retriever outside of the index has it"))
+    else:
+        stages.append(Explanation("index", "live", "the source was in the index at that version"))
     refusals = [] if label is None else refused_by(predicate, label, source_id)
     if refusals:
         return (*stages, Explanation("scope", "refused", "; ".join(refusals)))

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.canonical import Digest, JsonObject
-from app.packing.packer import PackingRules
+from app.packing.filling import PackingRules
 from app.retrieval.candidate import Chunk
 from app.retrieval.fan_out import LegOutcome
 from app.retrieval.freshness import StalePolicy
 from app.retrieval.fusion import FusedCandidate, FusionMethod
+from app.retrieval.reranking import Reranking
 from app.scope.access import AccessScope
 from app.snapshot.request import CreateSnapshot, InlineItem
 from app.snapshot.snapshot import Budget, Exclusion
@@ -50,3 +51,11 @@ class Material:
     """Optional legs of the strategy that the service does not have."""
     optional_pins: frozenset[tuple[str, str, str]] = frozenset()
     """Identities of pinned chunks that may be left out when they do not fit."""
+    reranking: Reranking | None = None
+    """None where the strategy has no such step, or there is no query."""
+
+    @property
+    def all_outcomes(self) -> tuple[LegOutcome, ...]:
+        """Of the legs, and of the re-ranking where it failed."""
+        failed = None if self.reranking is None else self.reranking.failed
+        return self.outcomes if failed is None else (*self.outcomes, failed)

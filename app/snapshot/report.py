@@ -7,11 +7,13 @@ that equal material gives equal bytes.
 from collections.abc import Sequence
 
 from app.canonical import JsonObject, JsonValue, digest_value
-from app.packing.packer import Packing
+from app.packing.packer import METHOD, Packing
 from app.retrieval.candidate import Chunk
+from app.retrieval.expansion import GRAPH
 from app.retrieval.fan_out import LegOutcome
 from app.retrieval.freshness import Judgement
 from app.retrieval.fusion import Duplicate
+from app.snapshot.compression import COMPRESSION, Compression
 from app.snapshot.material import Material
 from app.snapshot.snapshot import Exclusion, Item
 
@@ -21,7 +23,9 @@ def write_report(
     *,
     judged: Judgement,
     packing: Packing,
+    missing: list[JsonValue],
     items: Sequence[Item],
+    shortened: Sequence[Compression],
     exclusions: Sequence[Exclusion],
     duplicates: Sequence[Duplicate],
     rendered: JsonValue,
@@ -41,20 +45,25 @@ def write_report(
             *({"name": name, "status": "not-configured"} for name in material.not_configured),
         ],
         "fusion": _fusion(material),
+        **_rerank(material),
         "dedupe": _dedupe(material, duplicates),
         "freshness": _freshness(material, judged),
         "packing": {
-            "method": "rank-greedy",
+            "method": METHOD,
             "capacityTokens": material.budget.capacity_tokens,
             "usedTokens": packing.used_tokens,
             "value": packing.value,
             "upperBound": packing.upper_bound,
             "gap": gap,
             "nextTokens": packing.next_tokens,
+            "next": missing,
         },
+        **_compression(material, items, shortened),
         "stages": [
             {"name": "scope", "digest": material.scope.predicate.digest},
-            *(_leg_stage(outcome) for outcome in material.outcomes),
+            *(_leg_stage(outcome) for outcome in material.outcomes if outcome.name != GRAPH),
+            *_rerank_stage(material),
+            *(_leg_stage(outcome) for outcome in material.outcomes if outcome.name == GRAPH),
             {"name": "fusion", "digest": digest_value(ranked)},
             *_freshness_stage(material, judged),
             *_dedupe_stage(material, duplicates),
@@ -97,6 +106,23 @@ def _fusion(material: Material) -> JsonObject:
     method = material.recipe.fusion_method
     told: JsonObject = {"k": material.recipe.fusion_k} if method == "reciprocal-rank" else {}
     return {"method": method, "candidates": len(material.ranked), **told}
+
+
+def _rerank(material: Material) -> JsonObject:
+    reranking = material.reranking
+    if reranking is None:
+        return {}
+    asked: JsonObject = {}
+    if reranking.model is not None:
+        asked = {"model": reranking.model, "candidates": len(reranking.relevance)}
+    return {"rerank": {"status": reranking.status, **asked}}
+
+
+def _rerank_stage(material: Material) -> list[JsonObject]:
+    """It stands before what goes on from its order: the graph leg, and the whole ranking."""
+    if material.reranking is None:
+        return []
+    return [{"name": "rerank", "digest": digest_value(material.reranking.trace())}]
 
 
 def _dedupe(material: Material, duplicates: Sequence[Duplicate]) -> JsonObject:
@@ -143,6 +169,26 @@ def _freshness_stage(material: Material, judged: Judgement) -> list[JsonObject]:
     ranked = [_trace(one.chunk, one.score) for one in judged.ranked]
     stale: list[JsonValue] = [[*one.chunk.identity, one.detail] for one in judged.stale]
     return [{"name": "freshness", "digest": digest_value({"ranked": ranked, "stale": stale})}]
+
+
+def _compression(
+    material: Material, items: Sequence[Item], shortened: Sequence[Compression]
+) -> JsonObject:
+    least = material.recipe.rules.min_compressed_permille
+    if least is None:
+        return {}
+    told: list[JsonValue] = [
+        {
+            "project": item.label.project,
+            "sourceId": item.source_id,
+            "chunkId": item.chunk_id,
+            "originalTokens": item.original_tokens,
+            "tokens": item.tokens,
+            **one.canonical(),
+        }
+        for one, item in ((one, items[one.rank - 1]) for one in shortened)
+    ]
+    return {COMPRESSION: {"minPermille": least, "items": told}}
 
 
 def _trace(chunk: Chunk, score: int) -> JsonValue:

@@ -15,7 +15,11 @@ from app.scope.label import Label
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One text in the snapshot; `index_version` is None for inline items."""
+    """One text in the snapshot; `index_version` is None for inline items.
+
+    `position` is its place in the prompt where that is not its rank. `original_tokens` is what a
+    shortened one would have cost whole; None: it is whole.
+    """
 
     source_id: str
     revision: str
@@ -26,6 +30,8 @@ class Item:
     rank: int
     index_version: str | None
     provenance: str | None
+    position: int | None = None
+    original_tokens: int | None = None
 
     def to_contract(self) -> JsonObject:
         document: dict[str, JsonValue] = {
@@ -40,10 +46,15 @@ class Item:
             "classification": self.label.classification.value,
             "contentHash": self.content_hash,
         }
+        if self.original_tokens is not None:
+            document["compressed"] = True
+            document["originalTokens"] = self.original_tokens
         if self.index_version is not None:
             document["indexVersion"] = self.index_version
         if self.provenance is not None:
             document["provenance"] = self.provenance
+        if self.position is not None:
+            document["position"] = self.position
         return document
 
 

@@ -27,6 +27,7 @@ from app.packing.rendering import (
     header_tokens,
     render,
 )
+from app.retrieval.external import external_legs, leg_of, recorded_labels
 from app.scope.access import AccessScope, Predicate, SourcePatterns
 from app.scope.label import Label
 from app.scope.vocabulary import Classification, KnowledgeClass, TrustTier
@@ -139,7 +140,7 @@ def _check_bound(document: dict[str, Any], evidence: Evidence) -> list[Check]:
                 lambda: equal("strategy", lambda: digest_value(json.loads(report)["strategy"])),
             ),
             _made("scope", lambda: _check_scope(document, json.loads(report))),
-            _made("access", lambda: _check_access(document, json.loads(report), evidence.labels)),
+            _made("access", lambda: _check_access(document, json.loads(report), evidence)),
         ]
     return checks
 
@@ -168,13 +169,14 @@ def _check_budget(
         return fail(f"usedTokens is {budget['usedTokens']}, the items sum to {total}")
     if total + budget.get("reservedForOutput", 0) > budget["maxTokens"]:
         return fail(f"{total} tokens and the reserve exceed maxTokens")
-    if [item["rank"] for item in items] != list(range(1, len(items) + 1)):
-        return fail("the ranks are not 1, 2, 3 and so on")
+    places = list(range(1, len(items) + 1))
+    if [item["rank"] for item in items] != places or sorted(_positions(items)) != places:
+        return fail("the ranks are not 1, 2, 3 and so on, or the positions no order of them")
     if texts is None or any(item["contentHash"] not in texts for item in items):
         return Check("budget", True, f"{total} tokens; not counted again: texts are missing")
     blocks = blocks_of(items, texts)
     marker = fence_marker(blocks, (item["contentHash"] for item in items))
-    rendered = render(blocks, marker, budget["format"])
+    rendered = render(in_prompt_order(items, blocks), marker, budget["format"])
     counted = count_rendered(rendered, lambda text: count_tokens(text, budget["encoding"]))
     wrong = _wrongly_counted(items, blocks, budget, count_tokens)
     if counted != total and wrong is None:
@@ -221,6 +223,17 @@ def blocks_of(items: list[dict[str, Any]], texts: Mapping[str, str]) -> tuple[Bl
     )
 
 
+def in_prompt_order(items: list[dict[str, Any]], blocks: Sequence[Block]) -> list[Block]:
+    """The items' blocks as the prompt has them."""
+    placed = sorted(zip(_positions(items), blocks, strict=True), key=lambda pair: pair[0])
+    return [block for _, block in placed]
+
+
+def _positions(items: Sequence[Mapping[str, Any]]) -> list[int]:
+    """An item without a position stands in the prompt by its rank."""
+    return [item.get("position", item["rank"]) for item in items]
+
+
 def label_of(item: Mapping[str, Any]) -> Label:
     """The label of an item as far as the snapshot holds it: without access lists."""
     return Label(
@@ -265,17 +278,26 @@ def _check_scope(document: dict[str, Any], report: dict[str, Any]) -> Check:
 def _check_access(
     document: dict[str, Any],
     report: dict[str, Any],
-    labels: Mapping[tuple[str, str], Label] | None,
+    evidence: Evidence,
 ) -> Check:
-    """The predicate admits every retrieved item by the label that is stored for it."""
+    """The predicate admits every retrieved item by the label that is stored for it.
+
+    That of a chunk from outside of the index stands in the answer that was recorded.
+    """
     predicate = predicate_of(report["scope"]["predicate"])
-    if labels is None:
+    if evidence.labels is None:
         return Check("access", True, "not evaluated again: the stored labels are not at hand")
+    external = external_legs(report)
+    recorded = recorded_labels(json.loads(evidence.inputs or b"{}").get("retrievers", {}))
     retrieved = [item for item in document["items"] if "indexVersion" in item]
     for item in retrieved:
-        label = labels.get((item["project"], item["sourceId"]))
+        name, leg = (item["project"], item["sourceId"]), leg_of(item["indexVersion"])
+        if leg in external:
+            label = recorded.get((leg, *name, item["chunkId"]))
+        else:
+            label = evidence.labels.get(name)
         if label is None:
-            return Check("access", False, f"no source is stored for the item {item['rank']}")
+            return Check("access", False, f"no label is stored for the item {item['rank']}")
         shown = replace(label, allow=None, deny=())
         if shown != label_of(item) or not predicate.admits(label, item["sourceId"]):
             return Check("access", False, f"the stored label of item {item['rank']} refuses it")

@@ -22,7 +22,8 @@ from pydantic.alias_generators import to_camel
 
 from app.canonical import Digest, JsonObject, digest_value
 from app.errors import ConfigurationError, InvalidRequestError
-from app.packing.packer import ClassShare, PackingRules
+from app.packing.filling import ClassShare, PackingRules, PromptOrder
+from app.packing.value import MOST_PRIORITY, ValueRule
 from app.retrieval.freshness import StalePolicy
 from app.scope.vocabulary import KnowledgeClass
 
@@ -30,6 +31,7 @@ _SHIPPED = Path(__file__).parent / "recipes"
 
 Whole = Annotated[int, Field(strict=True)]
 _MOST = 2**31 - 1
+APPROXIMATE = "approximate"
 
 
 class _Part(BaseModel):
@@ -55,6 +57,18 @@ class Fusion(_Part):
 
     method: Literal["reciprocal-rank", "normalised-scores"] = "reciprocal-rank"
     k: Whole = Field(60, ge=1, le=1000)
+
+
+class Rerank(_Part):
+    """The best `limit` of the fused ranking are put in order by the re-ranking endpoint.
+
+    An `optional` step is left out where the service has no such endpoint.
+    """
+
+    limit: Whole = Field(50, ge=1, le=1000)
+    deadline_ms: Whole = Field(5000, ge=1, le=60_000)
+    on_failure: Literal["fail", "degrade"] = "fail"
+    optional: bool = Field(False, strict=True)
 
 
 class Expansion(_Part):
@@ -87,13 +101,37 @@ class Freshness(_Part):
 
 
 class Share(_Part):
+    """A class's part of the budget that required items leave, and how many times it counts."""
+
     min_permille: Whole = Field(0, ge=0, le=1000)
     max_permille: Whole = Field(1000, ge=0, le=1000)
+    priority: Whole = Field(1, ge=1, le=MOST_PRIORITY)
+
+
+class Compression(_Part):
+    """Of a candidate without room, what stays of its tokens at least."""
+
+    min_permille: Whole = Field(25, ge=1, le=1000)
 
 
 class PackingStep(_Part):
+    """What is chosen of the candidates, and in which order the prompt has it.
+
+    `value` is what a candidate's worth comes from: its rank, or its score where fusion makes
+    scores that say how good it is. Below `min_relevance_permille` of the best one's score
+    nothing is taken. `diversity_permille` is how much of its worth a text loses to one like it
+    that ranks before it. The order `source` keeps chunks of one source together. With
+    `compression` candidates that the rest of the room is too small for are shortened to their
+    sentences nearest to the query.
+    """
+
     class_shares: dict[KnowledgeClass, Share] = Field(default_factory=dict)
     max_chunks_per_source: Whole | None = Field(None, ge=1, le=_MOST)
+    value: ValueRule = "ranks"
+    min_relevance_permille: Whole = Field(0, ge=0, le=1000)
+    diversity_permille: Whole = Field(0, ge=0, le=1000)
+    order: PromptOrder = "rank"
+    compression: Compression | None = None
 
     @model_validator(mode="after")
     def _shares_can_be_met(self) -> Self:
@@ -107,10 +145,17 @@ class PackingStep(_Part):
     def rules(self) -> PackingRules:
         return PackingRules(
             class_shares={
-                name: ClassShare(share.min_permille, share.max_permille)
+                name: ClassShare(share.min_permille, share.max_permille, share.priority)
                 for name, share in self.class_shares.items()
             },
             max_chunks_per_source=self.max_chunks_per_source,
+            value=self.value,
+            min_relevance_permille=self.min_relevance_permille,
+            diversity_permille=self.diversity_permille,
+            order=self.order,
+            min_compressed_permille=None
+            if self.compression is None
+            else self.compression.min_permille,
         )
 
 
@@ -130,6 +175,7 @@ class Strategy(_Part):
     description: str = Field(pattern=r"^[^\x00]*$")
     retrievers: tuple[RetrieverStep, ...] = Field(min_length=1)
     fusion: Fusion = Fusion()
+    rerank: Rerank | None = None
     expansion: Expansion | None = None
     dedupe: Dedupe = Dedupe()
     freshness: Freshness = Freshness()
@@ -144,6 +190,16 @@ class Strategy(_Part):
         if twice is not None:
             raise ValueError(f"{twice!r} stands more than once")
         return steps
+
+    @model_validator(mode="after")
+    def _approximate_says_so(self) -> Self:
+        """What approximate search finds depends on what a caller may not know about."""
+        named = next((step.name for step in self.retrievers if APPROXIMATE in step.name), None)
+        if named is not None and APPROXIMATE not in self.id:
+            raise ValueError(
+                f"the retriever {named!r} is for strategies whose id contains {APPROXIMATE!r}"
+            )
+        return self
 
     @property
     def name(self) -> str:
@@ -172,9 +228,14 @@ class StrategyCatalog:
 
     @classmethod
     def load(
-        cls, folder: Path | None, *, retrievers: Collection[str], encodings: Collection[str]
+        cls,
+        folder: Path | None,
+        *,
+        retrievers: Collection[str],
+        encodings: Collection[str],
+        reranks: bool = False,
     ) -> "StrategyCatalog":
-        """Read all recipes, which may use these retrievers and encodings.
+        """Read all recipes, which may use these retrievers and encodings, and re-rank or not.
 
         Raises ConfigurationError naming the file and the field.
         """
@@ -188,6 +249,11 @@ class StrategyCatalog:
                 if step.optional:
                     continue
                 _refuse_unknown(path, f"retrievers.{at}.name", step.name, retrievers)
+            if strategy.rerank is not None and not (reranks or strategy.rerank.optional):
+                raise ConfigurationError(
+                    f"Strategy file {path.name}: rerank: this service has no re-ranking endpoint; "
+                    f"set CTXSNAP_RERANKING, or make the step optional."
+                )
             _refuse_unknown(path, "budget.encoding", strategy.budget.encoding, encodings)
             strategies.append(strategy)
         return cls(tuple(strategies))

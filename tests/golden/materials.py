@@ -9,7 +9,7 @@ from functools import partial
 
 from app.adapters.tokens import TiktokenCounter
 from app.canonical import JsonObject, digest_text, digest_value
-from app.packing.packer import ClassShare, PackingRules
+from app.packing.filling import ClassShare, PackingRules
 from app.retrieval.candidate import Candidate, Chunk, Retrieval
 from app.retrieval.fan_out import LegOutcome
 from app.retrieval.fusion import LegAnswer, fuse

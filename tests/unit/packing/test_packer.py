@@ -1,5 +1,6 @@
 """Packing keeps within every bound, passes over what does not fit, and tells the truth."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
@@ -8,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from app.packing.packer import ClassShare, Entry, Packing, PackingRules, pack, required_tokens
+from app.packing.filling import ClassShare, Entry, PackingRules
+from app.packing.packer import Packing, pack, required_tokens
 from app.scope.vocabulary import KnowledgeClass, TrustTier
 
 CODE, DOCUMENTS = KnowledgeClass.CODE, KnowledgeClass.DOCUMENTS
@@ -79,7 +81,9 @@ def test_an_envelope_that_is_paid_lets_a_later_entry_in() -> None:
 
 def test_required_entries_come_first_whatever_their_place_and_worth() -> None:
     entries = [entry(60, 9), entry(60, 0, required=True)]
-    packing = pack(entries, 100, FREE, replace(OPEN, min_value=5, max_chunks_per_source=1))
+    packing = pack(
+        entries, 100, FREE, replace(OPEN, min_relevance_permille=5, max_chunks_per_source=1)
+    )
     assert packing.chosen == (1,)
     assert packing.left_out == {0: "no-room"}
     assert packing.value == 0
@@ -92,7 +96,12 @@ def test_required_tokens_counts_required_entries_and_their_envelopes_alone() -> 
 
 
 def test_nothing_below_the_floor_is_taken_just_to_fill_up() -> None:
-    packing = pack([entry(10, 5), entry(10, 4)], 1_000, FREE, replace(OPEN, min_value=5))
+    packing = pack(
+        [entry(10, 5, relevance=500), entry(10, 4, relevance=499)],
+        1_000,
+        FREE,
+        replace(OPEN, min_relevance_permille=500),
+    )
     assert packing.chosen == (0,)
     assert packing.left_out == {1: "relevance-floor"}
     assert packing.next_tokens is None
@@ -186,6 +195,7 @@ entries_of_any_kind = st.lists(
         knowledge_class=st.sampled_from([CODE, DOCUMENTS, KnowledgeClass.MEMORY]),
         source=st.sampled_from(["a", "b", "c"]),
         required=st.just(False) | st.booleans(),
+        relevance=st.integers(0, 20),
     ),
     max_size=12,
 )
@@ -197,7 +207,7 @@ any_rules = st.builds(
     PackingRules,
     class_shares=st.dictionaries(st.sampled_from([CODE, DOCUMENTS]), any_share),
     max_chunks_per_source=st.none() | st.integers(1, 4),
-    min_value=st.integers(0, 5),
+    min_relevance_permille=st.integers(0, 5),
 )
 
 
@@ -223,14 +233,14 @@ def test_all_bounds_hold_for_any_entries(
     assert required <= set(packing.chosen)
     optional = [entries[at] for at in packing.chosen if at not in required]
     assert packing.value == sum(one.value for one in optional) <= packing.upper_bound
-    assert all(one.value >= rules.min_value for one in optional)
+    assert all(one.relevance >= rules.min_relevance_permille for one in optional)
     for name, share in rules.class_shares.items():
         tokens = sum(one.cost_tokens for one in optional if one.knowledge_class is name)
         assert tokens * 1000 <= share.max_permille * room
     if rules.max_chunks_per_source is not None:
         for source in "abc":
-            taken = sum(one.source == source for one in optional)
-            assert taken <= rules.max_chunks_per_source
+            taken = Counter(one.knowledge_class for one in optional if one.source == source)
+            assert max(taken.values(), default=0) <= rules.max_chunks_per_source
 
 
 @examples(max_examples=120)
@@ -295,3 +305,72 @@ def test_a_budget_below_the_only_entry_packs_nothing_and_never_goes_negative(cap
     assert (packing.chosen, packing.used_tokens) == ((), 0)
     assert packing.next_tokens == 500 - capacity
     assert 0 <= packing.upper_bound <= 1
+
+
+def test_the_most_valuable_subset_beats_the_best_single_entry() -> None:
+    packing = pack([entry(100, 9), entry(50, 5), entry(50, 5)], 100, FREE, OPEN)
+    assert (packing.chosen, packing.value, packing.upper_bound) == ((1, 2), 10, 10)
+
+
+def test_of_equal_entries_the_earlier_ones_are_taken() -> None:
+    assert pack([entry(30, 5)] * 6, 100, FREE, OPEN).chosen == (0, 1, 2)
+    capped = replace(OPEN, max_chunks_per_source=1)
+    apart = [entry(30, 5, source=at // 2) for at in range(6)]
+    assert pack(apart, 70, FREE, capped).chosen == (0, 2)
+
+
+def test_a_tier_is_opened_only_when_its_entries_are_worth_its_envelope() -> None:
+    envelopes = {**FREE, AGENT: 40}
+    entries = [entry(60, 9), entry(40, 5), entry(30, 6, tier=AGENT)]
+    assert pack(entries, 100, envelopes, OPEN).chosen == (0, 1)
+    assert pack(entries, 130, envelopes, OPEN).chosen == (0, 2)
+
+
+def test_a_minimum_share_keeps_room_free_of_other_classes() -> None:
+    entries = [*(entry(20, 9) for _ in range(5)), entry(35, 1, knowledge_class=CODE)]
+    packing = pack(entries, 100, FREE, shares(code=(500, 1000)))
+    assert packing.chosen == (0, 1, 2, 5)
+    assert packing.left_out == {3: "no-room", 4: "no-room"}
+    too_large = [*entries[:5], entry(101, 1, knowledge_class=CODE)]
+    assert pack(too_large, 100, FREE, shares(code=(500, 1000))).chosen == (0, 1, 2, 3, 4)
+
+
+def test_what_another_class_keeps_free_is_told_as_its_share() -> None:
+    entries = [entry(60, 9), entry(60, 8), entry(60, 1, knowledge_class=CODE)]
+    packing = pack(entries, 150, FREE, shares(code=(400, 1000)))
+    assert packing.chosen == (0, 2)
+    assert packing.left_out == {1: "no-room"}
+    packing = pack(
+        [entry(70, 9), entry(50, 8, knowledge_class=CODE)], 100, FREE, shares(code=(500, 1000))
+    )
+    assert packing.chosen == (1,)
+    assert packing.left_out == {0: "no-room"}
+    packing = pack(
+        [
+            entry(45, 9),
+            entry(10, 2),
+            entry(45, 1, knowledge_class=CODE),
+            entry(70, 1, knowledge_class=CODE),
+        ],
+        100,
+        FREE,
+        shares(code=(500, 1000)),
+    )
+    assert packing.chosen == (0, 2)
+    assert packing.left_out == {1: "class-share", 3: "no-room"}
+
+
+def test_a_text_that_lost_its_place_to_likeness_says_so() -> None:
+    entries = [entry(50, 10), entry(50, 2, discount=7), entry(50, 3)]
+    packing = pack(entries, 100, FREE, OPEN)
+    assert packing.chosen == (0, 2)
+    assert packing.left_out == {1: "diversity"}
+    assert packing.next_tokens == 50
+
+
+def test_the_first_that_were_left_out_say_what_they_need() -> None:
+    entries = [entry(90, 20), *(entry(20 + at, 9 - at) for at in range(8))]
+    packing = pack(entries, 95, FREE, OPEN)
+    assert packing.chosen == (1, 2, 3, 4)
+    assert packing.next == ((0, 81), (5, 15), (6, 16), (7, 17), (8, 18))
+    assert packing.next_tokens == 15

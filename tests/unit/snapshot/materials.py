@@ -7,7 +7,7 @@ from typing import Any
 
 from app.adapters.tokens import TiktokenCounter
 from app.canonical import JsonObject, digest_text, digest_value
-from app.packing.packer import PackingRules
+from app.packing.filling import PackingRules
 from app.packing.rendering import framed_body
 from app.retrieval.candidate import Candidate, Chunk, Retrieval
 from app.retrieval.fan_out import LegOutcome

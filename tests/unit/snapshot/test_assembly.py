@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from app.canonical import digest_bytes
 from app.errors import BudgetTooSmallError
-from app.packing.packer import ClassShare, PackingRules
+from app.packing.filling import ClassShare, PackingRules
 from app.packing.rendering import count_rendered
 from app.retrieval.candidate import Chunk, Retrieval
 from app.retrieval.fan_out import Leg, LegOutcome, fan_out
@@ -362,3 +362,50 @@ def test_stored_counts_are_used_and_missing_ones_are_counted(encoding: str) -> N
 
     stored = replace(A, body_tokens={encoding: A.body_tokens["o200k_base"] + 5})
     assert of(stored) == of(replace(A, body_tokens={})) + 5
+
+
+def test_a_text_like_a_better_one_loses_its_place_where_diversity_counts() -> None:
+    like = chunk("b", text="The same with other words. " * 8, signature=0)
+    found = chunk("a", text="As good as the next one. " * 8, signature=1), like
+    other = chunk("c", text="Something else altogether. " * 8, signature=-1)
+    whole = assembled(material(outcome(*found, other), reserved=0))
+    tokens = sum(item.tokens for item in whole.items) - 1
+    usual = material(outcome(*found, other), max_tokens=tokens, reserved=0)
+    diverse = replace(
+        usual, recipe=replace(usual.recipe, rules=PackingRules(diversity_permille=900))
+    )
+    assert [item.source_id for item in assembled(usual).items] == ["a", "b"]
+    assembly = assembled(diverse)
+    assert [item.source_id for item in assembly.items] == ["a", "c"]
+    [left_out] = document_of(assembly)["exclusions"]
+    assert (left_out["sourceId"], left_out["detail"].split(";")[0]) == ("b", "diversity")
+
+
+def test_a_class_of_priority_is_worth_more() -> None:
+    code = replace(LABEL, knowledge_class=KnowledgeClass.CODE)
+    found = chunk("a", text="prose " * 100), chunk("b", text="code " * 100, label=code)
+    rules = PackingRules({KnowledgeClass.CODE: ClassShare(priority=3)})
+    for given_rules, expected in ((PackingRules(), "a"), (rules, "b")):
+        assembly = assembled(
+            material(outcome(*found), max_tokens=200, reserved=0, rules=given_rules)
+        )
+        assert [item.source_id for item in assembly.items] == [expected]
+
+
+def test_nothing_far_below_the_best_is_taken() -> None:
+    rules = PackingRules(min_relevance_permille=980)
+    document = document_of(assembled(material(outcome(A, B, chunk("c")), rules=rules)))
+    assert [item["sourceId"] for item in document["items"]] == ["a", "b"]
+    assert document["exclusions"][0]["detail"].startswith("relevance-floor; costs ")
+
+
+def test_the_report_names_what_more_tokens_would_admit() -> None:
+    given_material = material(outcome(A, B), max_tokens=120, reserved=0)
+    report = json.loads(assembled(given_material).report)["packing"]
+    [missing] = report["next"]
+    assert (missing["sourceId"], missing["chunkId"]) == ("b", "0")
+    assert missing["tokens"] == report["nextTokens"]
+    more = with_budget(given_material, 120 + missing["tokens"])
+    assert len(assembled(more).items) == 2
+    less = with_budget(given_material, 119 + missing["tokens"])
+    assert len(assembled(less).items) == 1

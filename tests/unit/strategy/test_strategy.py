@@ -8,7 +8,7 @@ import yaml
 
 from app.canonical import digest_value
 from app.errors import ConfigurationError, InvalidRequestError
-from app.packing.packer import ClassShare, PackingRules
+from app.packing.filling import ClassShare, PackingRules
 from app.scope.vocabulary import KnowledgeClass
 from app.strategy.strategy import Strategy, StrategyCatalog, load_strategy
 
@@ -42,6 +42,7 @@ def refusal(path: Path) -> str:
 def test_the_shipped_recipes_load_and_need_nothing_but_the_lexical_retriever() -> None:
     catalog = load(None, "lexical")
     assert [one.name for one in catalog.all()] == [
+        "approximate@1",
         "code@1",
         "default@1",
         "documents@1",
@@ -51,7 +52,7 @@ def test_the_shipped_recipes_load_and_need_nothing_but_the_lexical_retriever() -
     assert default.budget.max_tokens == 8000
     assert default.budget.reserved_for_output == 1000
     assert default.budget.encoding == "o200k_base"
-    assert default.packing.rules() == PackingRules(max_chunks_per_source=8)
+    assert default.packing.rules() == PackingRules(max_chunks_per_source=8, value="scores")
     assert [step.on_failure for step in default.retrievers if not step.optional] == ["fail"]
 
 
@@ -62,6 +63,13 @@ def test_what_a_recipe_leaves_out_has_the_stated_defaults(tmp_path: Path) -> Non
     assert strategy.fusion.k == 60
     assert strategy.packing.rules() == PackingRules()
     assert strategy.budget.format == "text"
+
+
+def test_texts_are_shortened_only_where_a_recipe_says_so(tmp_path: Path) -> None:
+    assert load_strategy(write(tmp_path)).packing.rules().min_compressed_permille is None
+    plain = load_strategy(write(tmp_path, packing={"compression": {}}))
+    assert plain.packing.rules().min_compressed_permille == 25
+    assert "minPermille" in refusal(write(tmp_path, packing={"compression": {"minPermille": 0}}))
 
 
 def test_rules_carry_the_shares_and_the_cap(tmp_path: Path) -> None:
@@ -183,6 +191,7 @@ def test_strategies_are_listed_once_by_id_and_by_number(tmp_path: Path) -> None:
     write(tmp_path, "prefix.yaml", id="own-other", version=1)
     catalog = versions(tmp_path, own=[10, 9, 100])
     assert [one.name for one in catalog.all()] == [
+        "approximate@1",
         "code@1",
         "default@1",
         "documents@1",
@@ -298,3 +307,40 @@ def test_a_strategy_reads_its_own_canonical_form(tmp_path: Path) -> None:
     packing = {"classShares": {"code": {"minPermille": 1}}, "maxChunksPerSource": 3}
     strategy = load_strategy(write(tmp_path, packing=packing))
     assert Strategy.model_validate(strategy.canonical()) == strategy
+
+
+def test_re_ranking_has_the_stated_defaults_and_needs_an_endpoint(tmp_path: Path) -> None:
+    path = write(tmp_path, rerank={})
+    step = load_strategy(path).rerank
+    assert step is not None
+    assert (step.limit, step.deadline_ms, step.on_failure) == (50, 5000, "fail")
+    with pytest.raises(ConfigurationError, match=r"own\.yaml: rerank: .*CTXSNAP_RERANKING"):
+        load(tmp_path)
+    known = {"retrievers": ("vector", "lexical"), "encodings": ENCODINGS}
+    assert StrategyCatalog.load(tmp_path, **known, reranks=True).resolve("own").rerank == step
+    write(tmp_path, rerank={"optional": True})
+    assert load(tmp_path).resolve("own").rerank is not None
+
+
+@pytest.mark.parametrize(
+    ("step", "field"),
+    [
+        ({"limit": 0}, "rerank.limit"),
+        ({"limit": 1001}, "rerank.limit"),
+        ({"deadlineMs": "5"}, "rerank.deadlineMs"),
+        ({"onFailure": "ignore"}, "rerank.onFailure"),
+        ({"name": "x"}, "rerank.name"),
+    ],
+)
+def test_a_re_ranking_that_is_not_acceptable_is_named(
+    tmp_path: Path, step: dict[str, Any], field: str
+) -> None:
+    assert field in refusal(write(tmp_path, rerank=step))
+
+
+def test_approximate_search_is_for_strategies_that_say_so(tmp_path: Path) -> None:
+    steps = [{"name": "lexical"}, {"name": "vector-approximate", "optional": True}]
+    detail = refusal(write(tmp_path, retrievers=steps))
+    assert "'vector-approximate' is for strategies whose id contains 'approximate'" in detail
+    named = write(tmp_path, retrievers=steps, id="own-approximate")
+    assert load_strategy(named).name == "own-approximate@1"
