@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.canonical import Digest, JsonObject
+from app.errors import ServiceError
 from app.scope.label import Label
+
+
+class InvalidAnswerError(ServiceError):
+    """A retriever returned what cannot be right."""
+
+    code = "invalid-answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +21,9 @@ class Chunk:
 
     `body_tokens` counts the text inside its fence per encoding, where that is stored.
     `head_revision` is the newest revision that the index was told of, where it was told of
-    any. `signature` is what `indexing.signature` makes of the text.
+    any. `signature` is what `indexing.signature` makes of the text. An `external` chunk is not in
+    the built-in index: its text and its label are kept with the snapshot. `media_type` and
+    `language` are its source's, as far as the index knows them.
     """
 
     tenant: str
@@ -31,6 +40,9 @@ class Chunk:
     expires_at: datetime | None = None
     head_revision: str | None = None
     signature: int | None = None
+    external: bool = False
+    media_type: str | None = None
+    language: str | None = None
 
     @property
     def tie_break(self) -> tuple[str, str, int]:
@@ -57,10 +69,12 @@ class Retrieval:
 
     `inputs` are answers from outside that it used (a query vector): they are stored with
     the snapshot, and given back to it as `ScopedQuery.recorded` by a replay. `facts` go
-    into the report.
+    into the report. `external` tells that the chunks are not in the built-in index; what was
+    answered is then the input.
     """
 
     candidates: tuple[Candidate, ...]
     visible_version: str
     inputs: JsonObject | None = None
     facts: JsonObject = field(default_factory=dict)
+    external: bool = False

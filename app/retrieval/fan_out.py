@@ -15,21 +15,17 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from app.canonical import JsonObject, canonical_bytes, digest_text
-from app.errors import RetrieverUnavailableError, ServiceError
-from app.retrieval.candidate import Candidate, Chunk, Retrieval
+from app.errors import RetrieverUnavailableError
+from app.retrieval.candidate import Candidate, Chunk, InvalidAnswerError, Retrieval
+from app.retrieval.external import EXTERNAL, record
 from app.retrieval.retriever import Retriever, ScopedQuery
 from app.scope.access import Predicate
 from app.scope.vocabulary import Classification, KnowledgeClass, TrustTier
+from app.tracing import span
 
 MAX_TEXT_CHARS = 64 * 1024 * 1024
 """More than any source may have; nobody counts the tokens of a longer text."""
 _MAX_NAME_CHARS = 2048
-
-
-class InvalidAnswerError(ServiceError):
-    """A retriever returned what cannot be right."""
-
-    code = "invalid-answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +87,11 @@ async def _ask(leg: Leg, query: ScopedQuery, clock: Callable[[], float]) -> LegO
     status, retrieval, dropped = "ok", None, 0
     failure: Exception | None = None
     try:
-        async with asyncio.timeout(leg.deadline_s):
-            asked = replace(query, limit=leg.limit, recorded=leg.recorded)
-            answer = await leg.retriever.retrieve(asked)
+        with span("retriever", retriever=leg.retriever.name):
+            async with asyncio.timeout(leg.deadline_s) as bound:
+                when = bound.when()
+                asked = replace(query, limit=leg.limit, recorded=leg.recorded, deadline=when)
+                answer = await leg.retriever.retrieve(asked)
         retrieval, dropped = checked(answer, query.scope.predicate, leg.limit)
     except TimeoutError as error:
         status, failure = "timeout", error
@@ -125,7 +123,12 @@ def checked(answer: Retrieval, predicate: Predicate, limit: int) -> tuple[Retrie
         for rank, one in enumerate(islice(best.values(), limit), start=1)
     )
     dropped = len(answer.candidates) - len(admitted)
-    return replace(answer, candidates=ranked), dropped
+    found = replace(answer, candidates=ranked)
+    if answer.external:
+        # What the scope does not admit is not recorded either.
+        facts = {**answer.facts, EXTERNAL: True}
+        found = replace(found, inputs=record(found), facts=facts)
+    return found, dropped
 
 
 def _check_form(candidate: Candidate) -> None:
@@ -140,7 +143,7 @@ def _check_form(candidate: Candidate) -> None:
         raise InvalidAnswerError("a number is not whole or beyond what JSON holds exactly")
     if not all(count > 0 for count in chunk.body_tokens.values()):
         raise InvalidAnswerError("a number of tokens is not above 0")
-    if type(chunk.signature or 0) is not int:
+    if type(chunk.signature or 0) is not int or type(chunk.external) is not bool:
         raise InvalidAnswerError("a signature is no whole number")
     if not (
         isinstance(label.knowledge_class, KnowledgeClass)

@@ -39,7 +39,10 @@ class LegAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FusedCandidate:
-    """A chunk with its fused score; `found_by` names the leg that ranked it best."""
+    """A chunk with its fused score; `found_by` names the leg that ranked it best.
+
+    A chunk that the index holds is that of a leg that searches the index, if there is one.
+    """
 
     chunk: Chunk
     score: int
@@ -55,20 +58,22 @@ def fuse(
     `k` levels the ranks, where they count.
     """
     scores: dict[tuple[str, str, str], int] = {}
-    best: dict[tuple[str, str, str], tuple[int, str, str, Chunk]] = {}
+    best: dict[tuple[str, str, str], tuple[tuple[bool, int], str, str, Chunk]] = {}
     total = sum(answer.weight for answer in answers)
     for answer in sorted(answers, key=lambda one: one.retriever):
         parts = _by_rank(answer, k) if method == "reciprocal-rank" else _by_score(answer, total)
         for candidate, part in zip(answer.retrieval.candidates, parts, strict=True):
             key = candidate.chunk.identity
             scores[key] = scores.get(key, 0) + part
+            # What the index holds under a name is believed before what others say of it.
+            preference = candidate.chunk.external, candidate.rank
             found = (
-                candidate.rank,
+                preference,
                 answer.retriever,
                 answer.retrieval.visible_version,
                 candidate.chunk,
             )
-            if key not in best or candidate.rank < best[key][0]:
+            if key not in best or preference < best[key][0]:
                 best[key] = found
     return ranked(
         FusedCandidate(chunk, scores[key], retriever, version)

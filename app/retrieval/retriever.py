@@ -6,7 +6,7 @@ are integers; a failure is an error, never an empty list.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from app.canonical import JsonObject
@@ -41,7 +41,8 @@ class ScopedQuery:
 
     `language` is a BCP 47 tag, or None for each source's own; `limit` is the greatest
     number of candidates. `recorded` holds, in a replay, what the retriever was answered
-    from outside the first time: it asks nobody then.
+    from outside the first time: it asks nobody then. `deadline` is the event loop's time at which
+    nobody waits for the answer any more.
     """
 
     scope: AccessScope
@@ -50,6 +51,12 @@ class ScopedQuery:
     language: str | None
     limit: int
     recorded: JsonObject | None = None
+    deadline: float | None = field(default=None, compare=False)
+
+    def remaining_s(self, now: float, *, at_most: float) -> float:
+        """Seconds until the deadline, at least 0."""
+        left = at_most if self.deadline is None else self.deadline - now
+        return max(min(left, at_most), 0.0)
 
 
 class Retriever(Protocol):
@@ -59,6 +66,20 @@ class Retriever(Protocol):
 
     async def retrieve(self, query: ScopedQuery) -> Retrieval:
         """Candidates within the query's scope; raises UnavailableError when it cannot."""
+
+
+SCOPE_PARTS = ("projects", "principals", "classes", "classification", "trustTier", "sources")
+"""What a backend has to filter by: the parts of a predicate, beside its tenant."""
+
+
+class ExternalBackend(Retriever, Protocol):
+    """A retriever whose chunks are not in the built-in index."""
+
+    async def filters(self) -> frozenset[str]:
+        """The SCOPE_PARTS that it applies while it searches.
+
+        Raises UnavailableError when it cannot tell now.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ Not handled here: which statements there are (the other modules of this package)
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,11 +20,18 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import AsyncAdaptedQueuePool
 
 from app.canonical import JsonValue
 from app.errors import ServiceError, UnavailableError
+from app.interruption import begin_commit
 
 _IN_TENANT = "SELECT * FROM in_tenant($1, $2, $3, $4, $5, $6) AS answer({columns})"
+
+_SET_LOCAL = """
+    SELECT set_config(given.name, given.value, true)
+    FROM unnest($1::text[], $2::text[]) AS given (name, value)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class Database:
     """A pool of connections under the serving role.
 
     With `transaction_pooling` (pgbouncer) no prepared statement outlives a transaction,
-    which costs more round trips.
+    which costs more round trips. `note_wait_s` is told how long each use waited for its
+    connection, in seconds.
     """
 
     def __init__(
@@ -63,6 +72,7 @@ class Database:
         pool_timeout_s: float = 5.0,
         statement_timeout_s: float = 30.0,
         transaction_pooling: bool = False,
+        note_wait_s: Callable[[float], object] = lambda _: None,
     ) -> None:
         arguments: dict[str, Any] = {
             "timeout": pool_timeout_s,
@@ -75,6 +85,7 @@ class Database:
                 "prepared_statement_name_func": lambda: f"s{uuid4().hex}",
             }
         self._transaction_pooling = transaction_pooling
+        self._note_wait_s = note_wait_s
         self.engine: AsyncEngine = create_async_engine(
             connection_url(url),
             pool_size=pool_size,
@@ -85,6 +96,21 @@ class Database:
             hide_parameters=True,
         )
         self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @property
+    def connections_in_use(self) -> int:
+        pool = self.engine.pool
+        return pool.checkedout() if isinstance(pool, AsyncAdaptedQueuePool) else 0
+
+    @asynccontextmanager
+    async def _connected(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        async with AsyncExitStack() as stack:
+            started = time.perf_counter()
+            try:
+                connection = await stack.enter_async_context(engine.connect())
+            finally:
+                self._note_wait_s(time.perf_counter() - started)
+            yield connection
 
     async def close(self) -> None:
         await self.engine.dispose()
@@ -97,9 +123,11 @@ class Database:
         *,
         numbers: Sequence[int] = (),
         blobs: Sequence[bytes] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> Sequence[sa.Row[Any]]:
         """Run one statement in a transaction of its own inside the tenant.
 
+        `settings` of the database hold for that transaction; they cost further round trips.
         Statements are safe to repeat: one that meets a connection which the server has
         closed meanwhile is sent once more, on a fresh one.
         Raises UnavailableError when the database cannot be reached in time.
@@ -115,19 +143,32 @@ class Database:
         )
         with translated_errors():
             try:
-                return await self._run_once(call, values)
+                return await self._run_once(call, values, settings, stores=statement.adds_tenant)
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-                return await self._run_once(call, values)
+                return await self._run_once(call, values, settings, stores=statement.adds_tenant)
 
-    async def _run_once(self, call: str, values: tuple[object, ...]) -> Sequence[sa.Row[Any]]:
+    async def _run_once(
+        self,
+        call: str,
+        values: tuple[object, ...],
+        settings: Mapping[str, str] | None,
+        *,
+        stores: bool,
+    ) -> Sequence[sa.Row[Any]]:
         # A pooler may give each transaction another server; without one, leaving BEGIN
         # and COMMIT to the statement itself saves two round trips.
-        engine = self.engine if self._transaction_pooling else self._autocommit
-        async with engine.connect() as connection:
+        in_transaction = self._transaction_pooling or bool(settings)
+        engine = self.engine if in_transaction else self._autocommit
+        async with self._connected(engine) as connection:
+            if stores:
+                begin_commit()
+            if settings:
+                given = list(settings), list(settings.values())
+                await connection.exec_driver_sql(_SET_LOCAL, given)
             rows = (await connection.exec_driver_sql(call, values)).fetchall()
-            if self._transaction_pooling:
+            if in_transaction:
                 await connection.commit()
             return rows
 
@@ -135,7 +176,7 @@ class Database:
     async def transaction(self, tenant: str) -> AsyncIterator[tuple[AsyncConnection, int]]:
         """A transaction inside the tenant, and the tenant's key; commits at the end."""
         with translated_errors():
-            async with self.engine.connect() as connection:
+            async with self._connected(self.engine) as connection:
                 key = await _enter(connection, tenant, may_add=False)
                 if not key:
                     # Committed at once: whoever adds the same tenant waits for the row, and
@@ -144,6 +185,7 @@ class Database:
                     await connection.commit()
                     key = await _enter(connection, tenant, may_add=False)
                 yield connection, key
+                begin_commit()
                 await connection.commit()
 
 

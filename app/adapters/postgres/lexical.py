@@ -95,13 +95,13 @@ SELECTED_POSTINGS_SQL = """
 CHUNK_COLUMNS = f"""
     c.chunk_key, t.name AS tenant, s.source_id, s.revision, s.provenance, c.ordinal, c.chunk_id,
     c.content_digest, x.text, c.cl100k_tokens, c.o200k_tokens, s.expires_at, h.revision,
-    c.signature, {LABEL_COLUMNS}
+    c.signature, s.media_type, s.language, {LABEL_COLUMNS}
 """
 CHUNK_ANSWER = (
     "chunk_key bigint, tenant text, source_id text, revision text, provenance text, "
     "ordinal integer, chunk_id text, content_digest bytea, text text, cl100k_tokens integer, "
     "o200k_tokens integer, expires_at timestamptz, head_revision text, signature bigint, "
-    f"{LABEL_ANSWER}"
+    f"media_type text, language text, {LABEL_ANSWER}"
 )
 # LIMIT 1 keeps each step a look-up by key, whatever the planner thinks of the tables'
 # sizes: right after a load it knows nothing, and joined them the other way round.
@@ -257,4 +257,6 @@ def chunk_from_row(row: sa.Row[Any]) -> Chunk:
         expires_at=stored_time(row.expires_at),
         head_revision=row.head_revision,
         signature=row.signature,
+        media_type=row.media_type,
+        language=row.language,
     )

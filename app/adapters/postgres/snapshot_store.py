@@ -16,6 +16,7 @@ from app.adapters.postgres.scope_filter import label_filter, scope_arguments, te
 from app.audit.event import AuditEvent
 from app.canonical import Digest, JsonValue, digest_from_bytes, digest_to_bytes
 from app.scope.access import Predicate
+from app.scope.label import Label
 from app.scope.vocabulary import ALL_PROJECTS
 from app.storage.snapshots import (
     PutOutcome,
@@ -26,19 +27,21 @@ from app.storage.snapshots import (
     TextKey,
 )
 
-# $4 holds: hash, canonical, request, report, inputs and, where a repeat is claimed, its key.
-# A conflict on the repeat waits for the other transaction, so that of several calls at
-# once one stores and the others find it stored.
+# $4 holds: hash, canonical, request, report, inputs and, where a repeat is claimed, its key,
+# and behind it an idempotency key. A conflict on either waits for the other transaction, so
+# that of several calls at once one stores and the others find it stored.
 _PUT_SQL = """
-    WITH claimed AS ({claim}), stored AS (
+    WITH keyed AS ({key}), claimed AS ({claim}), stored AS (
         INSERT INTO snapshots (tenant_key, hash, snapshot_id, run_id, step_id, attempt_id,
             canonical, request, report, timings, index_version, evaluated_at, engine,
-            used_tokens, degraded, inline_projects, inline_classes, inline_classification, inputs)
+            used_tokens, degraded, inline_projects, inline_classes, inline_classification, inputs,
+            external_labels)
         SELECT $1, $4[1], ($2->>'snapshotId')::uuid, ($2->>'runId')::uuid,
             ($2->>'stepId')::uuid, ($2->>'attemptId')::uuid, $4[2], $4[3], $4[4],
             $2->'timings', ($2->>'indexVersion')::bigint, ($2->>'evaluatedAt')::timestamptz,
             $2->>'engine', ($2->>'usedTokens')::integer, {degraded}, {inline_projects},
-            {inline_classes}, ($2->>'inlineClassification')::smallint, $4[5]
+            {inline_classes}, ($2->>'inlineClassification')::smallint, $4[5],
+            $2->'externalLabels'
         FROM claimed
         ON CONFLICT DO NOTHING RETURNING hash
     ), sources AS (
@@ -50,24 +53,44 @@ _PUT_SQL = """
         SELECT DISTINCT $1, stored.hash, decode(pair->>0, 'hex'), pair->>1
         FROM stored, jsonb_array_elements($2->'texts') AS pair
     ), event AS ({event})
-    SELECT EXISTS (SELECT FROM claimed), EXISTS (SELECT FROM stored)
+    SELECT EXISTS (SELECT FROM keyed), EXISTS (SELECT FROM claimed), EXISTS (SELECT FROM stored)
+"""
+_KEY = """
+    INSERT INTO idempotency_keys (tenant_key, key_digest, repeat_key) VALUES ($1, $4[7], $4[6])
+    ON CONFLICT (tenant_key, key_digest) DO NOTHING RETURNING key_digest
 """
 _CLAIM = """
-    INSERT INTO repeats (tenant_key, repeat_key, hash) VALUES ($1, $4[6], $4[1])
+    INSERT INTO repeats (tenant_key, repeat_key, hash) SELECT $1, $4[6], $4[1] FROM keyed
     ON CONFLICT (tenant_key, repeat_key) DO NOTHING RETURNING hash
 """
+_ANY = "SELECT true"
 _EVENT = event_insert("CROSS JOIN stored")
 _ARRAYS = {
     "degraded": text_array("degraded"),
     "inline_projects": text_array("inlineProjects"),
     "inline_classes": text_array("inlineClasses"),
 }
-_PUT_ANSWER = "claimed boolean, stored boolean"
-_PUT_IF_ABSENT: Final = Statement(
-    _PUT_SQL.format(claim=_CLAIM, event=_EVENT, **_ARRAYS), _PUT_ANSWER, adds_tenant=True
+_PUT_ANSWER = "keyed boolean, claimed boolean, stored boolean"
+
+
+def _put_statement(key: str, claim: str) -> Statement:
+    sql = _PUT_SQL.format(key=key, claim=claim, event=_EVENT, **_ARRAYS)
+    return Statement(sql, _PUT_ANSWER, adds_tenant=True)
+
+
+_PUT_KEYED: Final = _put_statement(_KEY, _CLAIM)
+_PUT_IF_ABSENT: Final = _put_statement(_ANY, _CLAIM)
+_PUT: Final = _put_statement(_ANY, _ANY)
+_FIND_KEY: Final = Statement(
+    "SELECT repeat_key FROM idempotency_keys WHERE tenant_key = $1 AND key_digest = $4[1]",
+    "repeat_key bytea",
 )
-_PUT: Final = Statement(
-    _PUT_SQL.format(claim="SELECT true", event=_EVENT, **_ARRAYS), _PUT_ANSWER, adds_tenant=True
+_PUT_KEY: Final = Statement(
+    """
+    INSERT INTO idempotency_keys (tenant_key, key_digest, repeat_key) VALUES ($1, $4[1], $4[2])
+    ON CONFLICT (tenant_key, key_digest) DO NOTHING RETURNING true
+    """,
+    "kept boolean",
 )
 
 _STORED_COLUMNS = (
@@ -100,7 +123,8 @@ def readable(predicate: Predicate) -> str:
     """A condition on `snapshots s`: the predicate admits everything in it today.
 
     Sources count with their present label, or the last one they had; inline items with
-    the bounds that were stored with the snapshot.
+    the bounds that were stored with the snapshot, and chunks from outside of the index with
+    the labels that were.
     """
     # OFFSET 0 keeps the question about one snapshot's sources from becoming a join, for
     # which the sources of all the tenant's snapshots would be looked up first.
@@ -123,6 +147,12 @@ def readable(predicate: Predicate) -> str:
             ) l WHERE held.tenant_key = $1 AND held.hash = s.hash
             AND NOT ({label_filter(predicate)})
             OFFSET 0
+        ) AND NOT EXISTS (
+            SELECT FROM (
+                SELECT $1 AS tenant_key, * FROM jsonb_to_recordset(s.external_labels) AS stored
+                    (project text, class text, classification smallint, trust_tier smallint,
+                    allow text[], deny text[])
+            ) l WHERE NOT ({label_filter(predicate)})
         )
     """  # noqa: S608 - fragments are constants
 
@@ -139,8 +169,11 @@ class PostgresSnapshotStore:
         record: SnapshotRecord,
         repeat_key: bytes,
         event: AuditEvent | None = None,
+        idempotency_key: bytes | None = None,
     ) -> PutOutcome:
-        return await self._put(tenant, _PUT_IF_ABSENT, record, event, repeat_key)
+        if idempotency_key is None:
+            return await self._put(tenant, _PUT_IF_ABSENT, record, event, repeat_key)
+        return await self._put(tenant, _PUT_KEYED, record, event, repeat_key, idempotency_key)
 
     async def put(
         self, tenant: str, record: SnapshotRecord, event: AuditEvent | None = None
@@ -165,6 +198,8 @@ class PostgresSnapshotStore:
         )
         arguments = {**_put_arguments(record), **event_argument(event)}
         rows = await self._database.run(tenant, statement, arguments, blobs=blobs)
+        if not rows[0].keyed:
+            return PutOutcome.KEY_TAKEN
         if not rows[0].claimed:
             return PutOutcome.REPEAT_TAKEN
         return PutOutcome.STORED if rows[0].stored else PutOutcome.ALREADY_STORED
@@ -182,6 +217,14 @@ class PostgresSnapshotStore:
             predicate.tenant, statement, scope_arguments(predicate), blobs=(repeat_key,)
         )
         return _stored(rows)
+
+    async def find_key(self, tenant: str, idempotency_key: bytes) -> bytes | None:
+        rows = await self._database.run(tenant, _FIND_KEY, blobs=(idempotency_key,))
+        return rows[0].repeat_key if rows else None
+
+    async def put_key(self, tenant: str, idempotency_key: bytes, repeat_key: bytes) -> bool:
+        blobs = (idempotency_key, repeat_key)
+        return bool(await self._database.run(tenant, _PUT_KEY, blobs=blobs))
 
     async def get(self, predicate: Predicate, ref: str) -> StoredSnapshot | None:
         by_hash = ref.startswith("sha256:")
@@ -269,8 +312,21 @@ def _put_arguments(record: SnapshotRecord) -> dict[str, JsonValue]:
         "inlineProjects": list(inline.projects),
         "inlineClasses": [name.value for name in inline.classes],
         "inlineClassification": -1 if inline.classification is None else inline.classification.rank,
+        "externalLabels": [_label_row(label) for label in record.external_labels],
         "sources": [list(pair) for pair in record.sources],
         "texts": [[digest_to_bytes(digest).hex(), text] for digest, text in record.texts],
+    }
+
+
+def _label_row(label: Label) -> JsonValue:
+    """As the table `labels` has it."""
+    return {
+        "project": label.project,
+        "class": label.knowledge_class.value,
+        "classification": label.classification.rank,
+        "trust_tier": label.trust_tier.rank,
+        "allow": None if label.allow is None else list(label.allow),
+        "deny": list(label.deny),
     }
 
 

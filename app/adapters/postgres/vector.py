@@ -35,7 +35,7 @@ from app.retrieval import bm25
 from app.retrieval.candidate import Retrieval
 from app.retrieval.retriever import IndexView, ScopedQuery
 
-_MARGIN = 32
+MARGIN = 32
 """Vectors looked at beyond the limit, so that one question nearly always is enough."""
 
 # Ended vectors are looked at only when the index has moved on since the view was opened.
@@ -84,8 +84,8 @@ _NEAREST_ANSWER = "chunk_key bigint, embedding bytea, distance double precision"
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """The query's vector under the profile that serves the scope."""
+class Question:
+    """The query's vector under the profile that serves the scope; `recorded` is for a replay."""
 
     profile: int
     vector: HalfVector
@@ -109,11 +109,15 @@ class PostgresVectorRetriever:
         self._embedders = {profile_key(one.profile.id): one for one in embedders}
 
     async def retrieve(self, query: ScopedQuery) -> Retrieval:
+        question = await self.question(query)
+        return await self.answer(query, question, await self.nearest(query, question))
+
+    async def question(self, query: ScopedQuery) -> Question:
         if query.recorded is None:
-            question = await self._ask(query)
-        else:
-            question = await self._recall(query, query.recorded)
-        best = await self._nearest(query, question)
+            return await self._ask(query)
+        return await self._recall(query, query.recorded)
+
+    async def answer(self, query: ScopedQuery, question: Question, best: bm25.Cut) -> Retrieval:
         return Retrieval(
             await chosen_candidates(self._database, query, best),
             _visible_version(query.view, question),
@@ -121,7 +125,7 @@ class PostgresVectorRetriever:
             facts={"vectors": question.sums.vectors, "chunks": query.view.chunks},
         )
 
-    async def _ask(self, query: ScopedQuery) -> _Question:
+    async def _ask(self, query: ScopedQuery) -> Question:
         sums = await vector_sums(self._database, query.scope, query.view, list(self._embedders))
         chunks = query.view.chunks
         complete = [key for key in self._embedders if sums[key].vectors == chunks]
@@ -135,24 +139,23 @@ class PostgresVectorRetriever:
             "normalised": embedder.profile.normalise,
         }
         normalised = embedder.profile.normalise
-        return _Question(profile, vector, normalised, sums[profile], recorded)
+        return Question(profile, vector, normalised, sums[profile], recorded)
 
-    async def _recall(self, query: ScopedQuery, recorded: JsonObject) -> _Question:
+    async def _recall(self, query: ScopedQuery, recorded: JsonObject) -> Question:
         profile = profile_key(str(recorded["profile"]))
         sums = await vector_sums(self._database, query.scope, query.view, [profile])
         vector = HalfVector(base64.b64decode(str(recorded["vector"])))
         normalised = bool(recorded["normalised"])
-        return _Question(profile, vector, normalised, sums[profile], recorded)
+        return Question(profile, vector, normalised, sums[profile], recorded)
 
-    async def _nearest(self, query: ScopedQuery, question: _Question) -> bm25.Cut:
+    async def nearest(self, query: ScopedQuery, question: Question) -> bm25.Cut:
+        """The best of all that is in scope."""
         if not query.view.label_keys or question.sums.vectors == 0:
             return bm25.Cut((), (), 0, {})
-        places = query.limit + _MARGIN
+        places = query.limit + MARGIN
         while True:
             keys, vectors, farthest = await self._look_up(query, question, places)
-            products = await asyncio.to_thread(exact_products, question.vector, vectors)
-            scores = np.array(products, np.int64)
-            best = bm25.cut(np.array(keys, np.int64), scores, query.limit)
+            best = await best_of(question, keys, vectors, query.limit)
             if len(keys) < places:
                 return best
             # Whoever was not looked at is no nearer than the farthest that was.
@@ -164,7 +167,7 @@ class PostgresVectorRetriever:
             places *= 4
 
     async def _look_up(
-        self, query: ScopedQuery, question: _Question, places: int
+        self, query: ScopedQuery, question: Question, places: int
     ) -> tuple[list[int], bytes, float]:
         """Keys, vectors one after the other, and the greatest distance among them."""
         view, predicate = query.view, query.scope.predicate
@@ -174,15 +177,7 @@ class PostgresVectorRetriever:
         rows = await self._database.run(
             query.scope.tenant,
             Statement(_NEAREST_SQL.format(vectors=vectors), _NEAREST_ANSWER),
-            {
-                **scope_arguments(predicate),
-                "profile": str(question.profile),
-                "vector": as_text(question.vector),
-                "version": view.index_version,
-                "lastChunkKey": view.last_chunk_key,
-                "hidden": [str(key) for key in view.hidden_source_keys],
-                "places": places,
-            },
+            {**scope_arguments(predicate), **look_up_arguments(query, question, places)},
             numbers=view.label_keys,
         )
         packed = b"".join(numbers_of(row.embedding) for row in rows)
@@ -193,7 +188,25 @@ class PostgresVectorRetriever:
         )
 
 
-def _visible_version(view: IndexView, question: _Question) -> str:
+def look_up_arguments(query: ScopedQuery, question: Question, places: int) -> JsonObject:
+    view = query.view
+    return {
+        "profile": str(question.profile),
+        "vector": as_text(question.vector),
+        "version": view.index_version,
+        "lastChunkKey": view.last_chunk_key,
+        "hidden": [str(key) for key in view.hidden_source_keys],
+        "places": places,
+    }
+
+
+async def best_of(question: Question, keys: Sequence[int], vectors: bytes, limit: int) -> bm25.Cut:
+    """The best of these vectors, which stand one after the other, by exact products."""
+    products = await asyncio.to_thread(exact_products, question.vector, vectors)
+    return bm25.cut(np.array(keys, np.int64), np.array(products, np.int64), limit)
+
+
+def _visible_version(view: IndexView, question: Question) -> str:
     """What the scope sees of chunks, and of their vectors under this profile."""
     digest = digest_value(
         {

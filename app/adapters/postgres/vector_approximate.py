@@ -1,0 +1,211 @@
+"""The approximate vector leg: pgvector's HNSW index, filtered by the scope while it searches.
+
+Guarantees: an iterative scan goes on past what the scope does not admit, so that what comes
+back is in scope; whatever it cannot answer whole goes to the exact search: few vectors in scope,
+patterns, the past, no index, and fewer finds than there must be. Scores are exact products, as
+in the exact leg. What was found is recorded: a replay does not search again.
+
+Not handled: non-interference. The index's graph is made of all vectors of a profile, hidden
+ones among them, and which of the nearest it misses depends on them. Only strategies whose id
+contains `approximate` may use it.
+
+Source: Malkov and Yashunin, "Efficient and robust approximate nearest neighbor search using
+Hierarchical Navigable Small World graphs" (2018); pgvector's iterative scans (0.8).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from app.adapters.postgres.database import (
+    Database,
+    Statement,
+    connection_url,
+    translated_errors,
+)
+from app.adapters.postgres.vector import (
+    MARGIN,
+    PostgresVectorRetriever,
+    Question,
+    best_of,
+    look_up_arguments,
+)
+from app.adapters.postgres.vector_states import HAS_VECTORS, numbers_of, profile_key
+from app.errors import ConfigurationError
+from app.indexing.embedding import Embedder, EmbeddingProfile
+from app.retrieval.candidate import Retrieval
+from app.retrieval.retriever import ScopedQuery
+
+FEWEST_VECTORS = 10_000
+"""In scope: below it the exact search is at least as fast (measured, docs/adr/0014)."""
+
+_MOST_SCANNED = 20_000
+_GREATEST_EF_SEARCH = 1000
+
+# Constants, not parameters: the planner takes a partial index only where it can prove that it
+# covers the question. The version is asked so that an index which has moved on finds nothing.
+_NEAREST_SQL = """
+    SELECT chunk_key, halfvec_send(embedding)
+    FROM vectors
+    WHERE tenant_key = $1 AND profile = {profile} AND label_key = ANY($3::integer[])
+        AND valid_from <= ($2->>'version')::bigint
+        AND chunk_key <= ($2->>'lastChunkKey')::bigint
+        AND (SELECT index_version FROM tenants WHERE tenant_key = $1)
+            = ($2->>'version')::bigint
+    ORDER BY (embedding::halfvec({dimensions})) <#> ($2->>'vector')::halfvec({dimensions})
+    LIMIT ($2->>'places')::integer
+"""
+_RECALLED = Statement(
+    """
+    WITH wanted AS (SELECT jsonb_array_elements_text($2->'chunks')::bigint AS key)
+    SELECT v.chunk_key, halfvec_send(v.embedding)
+    FROM wanted CROSS JOIN unnest($3::integer[]) AS label (key) CROSS JOIN LATERAL (
+        SELECT chunk_key, embedding FROM vectors
+        WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
+            AND label_key = label.key AND chunk_key = wanted.key
+            AND valid_from <= ($2->>'version')::bigint
+        UNION ALL
+        SELECT chunk_key, embedding FROM ended_vectors
+        WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
+            AND label_key = label.key AND chunk_key = wanted.key
+            AND valid_from <= ($2->>'version')::bigint
+            AND valid_to > ($2->>'version')::bigint
+        OFFSET 0
+    ) v
+    """,
+    "chunk_key bigint, embedding bytea",
+)
+_ANSWER = "chunk_key bigint, embedding bytea"
+
+
+class PostgresApproximateVectorRetriever(PostgresVectorRetriever):
+    """Implements `retrieval.retriever.Retriever`.
+
+    `fewest_vectors` is the number of vectors in scope from which on the index is asked.
+    """
+
+    name = "vector-approximate"
+
+    def __init__(
+        self,
+        database: Database,
+        embedders: Sequence[Embedder],
+        *,
+        fewest_vectors: int = FEWEST_VECTORS,
+    ) -> None:
+        super().__init__(database, embedders)
+        self._fewest_vectors = fewest_vectors
+
+    async def retrieve(self, query: ScopedQuery) -> Retrieval:
+        question = await self.question(query)
+        found = await self._recalled(query, question)
+        if found is None and query.recorded is None:
+            found = await self._approximate(query, question)
+        if found is None:
+            best = await self.nearest(query, question)
+            return _told(await self.answer(query, question, best), "exact")
+        best = await best_of(question, *found, query.limit)
+        keys = sorted(best.scores)
+        question = replace(
+            question, recorded={**question.recorded, "chunks": [str(key) for key in keys]}
+        )
+        return _told(await self.answer(query, question, best), "approximate")
+
+    async def _recalled(
+        self, query: ScopedQuery, question: Question
+    ) -> tuple[list[int], bytes] | None:
+        """What a search found the first time, as it was at the view's version."""
+        recorded = (query.recorded or {}).get("chunks")
+        if recorded is None:
+            return None
+        return _unpacked(
+            await self._database.run(
+                query.scope.tenant,
+                _RECALLED,
+                {
+                    "chunks": recorded,
+                    "profile": str(question.profile),
+                    "version": query.view.index_version,
+                },
+                numbers=query.view.label_keys,
+            )
+        )
+
+    async def _approximate(
+        self, query: ScopedQuery, question: Question
+    ) -> tuple[list[int], bytes] | None:
+        """What the index finds; None where it is not to be asked, or did not find enough."""
+        view, vectors = query.view, question.sums.vectors
+        selected = not query.scope.predicate.sources.is_open or view.hidden_source_keys
+        if vectors < self._fewest_vectors or selected or not view.label_keys:
+            return None
+        places = query.limit + MARGIN
+        dimensions = len(question.vector) // 2
+        sql = _NEAREST_SQL.format(profile=question.profile, dimensions=dimensions)
+        rows = await self._database.run(
+            query.scope.tenant,
+            Statement(sql, _ANSWER),
+            look_up_arguments(query, question, places),
+            numbers=view.label_keys,
+            settings=_settings(places),
+        )
+        return _unpacked(rows) if len(rows) == min(places, vectors) else None
+
+
+def _settings(places: int) -> dict[str, str]:
+    return {
+        "hnsw.iterative_scan": "strict_order",
+        "hnsw.ef_search": str(min(2 * places, _GREATEST_EF_SEARCH)),
+        "hnsw.max_scan_tuples": str(_MOST_SCANNED),
+        # The planner knows no number of rows of a label: by itself it may sort all of them.
+        "enable_sort": "off",
+    }
+
+
+def _told(answer: Retrieval, search: str) -> Retrieval:
+    return replace(answer, facts={**answer.facts, "search": search})
+
+
+def _unpacked(rows: Sequence[sa.Row[tuple[int, bytes]]]) -> tuple[list[int], bytes]:
+    """Keys, and the vectors one after the other."""
+    return [row.chunk_key for row in rows], b"".join(numbers_of(row.embedding) for row in rows)
+
+
+async def build_approximate_index(owner_url: str, profile: EmbeddingProfile) -> str:
+    """Build a profile's index under the owner's role, unless it is there; return its name.
+
+    Reading and writing go on meanwhile; an index that was left unfinished is built anew.
+    Raises ConfigurationError where the tables of vectors are not there.
+    """
+    name = f"vectors_hnsw_{profile.id}"
+    engine = create_async_engine(
+        connection_url(owner_url), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+    )
+    try:
+        with translated_errors():
+            async with engine.connect() as connection:
+                if not (await connection.exec_driver_sql(HAS_VECTORS)).scalar_one():
+                    raise ConfigurationError(
+                        "The database has no tables for vectors: let a superuser run CREATE "
+                        "EXTENSION vector in it, and then `ctxsnap migrate` again."
+                    )
+                if not await _is_valid(connection, name):
+                    await connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+                    await connection.exec_driver_sql(
+                        f"CREATE INDEX CONCURRENTLY {name} ON vectors USING hnsw "
+                        f"((embedding::halfvec({profile.dimensions})) halfvec_ip_ops) "
+                        f"WHERE profile = {profile_key(profile.id)}"
+                    )
+    finally:
+        await engine.dispose()
+    return name
+
+
+async def _is_valid(connection: AsyncConnection, name: str) -> bool:
+    found = await connection.exec_driver_sql(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)", (name,)
+    )
+    return bool(found.scalar_one_or_none())
