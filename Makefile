@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo serve test coverage test-long check format migrate openapi quality bench lock clean
+.PHONY: help demo serve test coverage test-long clients check format migrate openapi quality bench lock clean
 
 help: ## Show this list
 	@awk -F ':[^#]*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +34,28 @@ coverage: $(READY) ## Run the suite as `test` does and show branch coverage; slo
 
 test-long: $(READY) ## Run the full-size properties and faults
 	CTXSNAP_FULL_SIZE=1 $(BIN)/pytest -m "long or full_size" $(ARGS)
+
+# What the generators leave behind, and what they themselves need.
+CLIENTS := .clients
+GENERATORS := $(CLIENTS)/venv/bin
+
+clients: $(READY) ## Generate clients in Python and TypeScript, compile and try them; needs java and npm
+	rm -rf $(CLIENTS)
+	$(PYTHON) -m venv $(CLIENTS)/venv
+	$(GENERATORS)/python -m pip install --quiet --require-hashes -r requirements/clients.lock
+	PATH="$(abspath $(GENERATORS)):$$PATH" $(GENERATORS)/openapi-python-client generate \
+		--path openapi/openapi.json --config openapi/clients/openapi-python-client.yaml \
+		--meta none --output-path $(CLIENTS)/python/ctxsnap_client --fail-on-warning
+	$(GENERATORS)/openapi-generator-cli generate -i openapi/openapi.json -g python \
+		-o $(CLIENTS)/python --additional-properties packageName=ctxsnap_generated >$(CLIENTS)/python.log
+	$(GENERATORS)/openapi-generator-cli generate -i openapi/openapi.json -g typescript-fetch \
+		-o $(CLIENTS)/typescript/generated >$(CLIENTS)/typescript.log
+	cp openapi/clients/package.json openapi/clients/tsconfig.json tests/clients/*.ts $(CLIENTS)/typescript
+	npm install --prefix $(CLIENTS)/typescript --no-package-lock --no-fund --no-audit --silent
+	$(CLIENTS)/typescript/node_modules/.bin/openapi-typescript openapi/openapi.json \
+		-o $(CLIENTS)/typescript/schema.d.ts
+	$(CLIENTS)/typescript/node_modules/.bin/tsc --project $(CLIENTS)/typescript
+	$(BIN)/pytest tests/clients $(ARGS)
 
 check: $(READY) ## Lint, check format, types, layers and the exported OpenAPI document
 	$(BIN)/ruff check .
@@ -65,10 +87,11 @@ lock: $(READY) ## Compile requirements/*.lock from pyproject.toml; ARGS=--upgrad
 		-o requirements/dev.lock
 	$(COMPILE) pyproject.toml -c requirements/dev.lock -o requirements/runtime.lock
 	$(COMPILE) --group pyproject.toml:build -c requirements/dev.lock -o requirements/build.lock
+	$(COMPILE) --group pyproject.toml:clients -o requirements/clients.lock
 
 clean: ## Remove .venv, caches and reports; a database's files stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
-	rm -rf .coverage htmlcov dist
+	rm -rf .coverage htmlcov dist $(CLIENTS)
 	find app bench migrations tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Made anew, not added to: nothing that an older lock brought stays behind.

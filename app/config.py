@@ -12,6 +12,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from app.errors import ConfigurationError
 
+Tier = Literal[
+    "system-policy",
+    "agent",
+    "skill",
+    "user",
+    "trusted-knowledge",
+    "tool-result",
+    "untrusted-external",
+]
+
 
 class IssuerSettings(BaseModel):
     """One issuer of tokens, with exactly one source of keys."""
@@ -42,6 +52,39 @@ class EmbeddingSettings(BaseModel):
     batch: int = Field(32, ge=1, le=2048)
     deadline_ms: int = Field(60_000, ge=1, le=600_000)
     trust_env: bool = False
+
+
+class RerankingSettings(BaseModel):
+    """An endpoint that tells how relevant texts are to a query."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: str = Field(pattern=r"^https?://[^\s]+$")
+    model: str = Field(min_length=1)
+    shape: Literal["cohere", "tei"] = "cohere"
+    key: SecretStr | None = None
+    batch: int = Field(32, ge=1, le=1000)
+    deadline_ms: int = Field(60_000, ge=1, le=600_000)
+    trust_env: bool = False
+
+
+class RetrieverSettings(BaseModel):
+    """A retriever outside of the service's own database, and how it is treated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    type: str = Field(min_length=1)
+    url: str | None = Field(None, pattern=r"^https?://[^\s]+$")
+    key: SecretStr | None = None
+    max_trust_tier: Tier = "untrusted-external"
+    retries: int = Field(2, ge=0, le=10)
+    concurrency: int = Field(16, ge=1, le=1000)
+    breaker_failures: int = Field(5, ge=1, le=1000)
+    breaker_reset_s: float = Field(30.0, gt=0, le=3600)
+    max_bytes: int = Field(8 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)
+    trust_env: bool = False
+    options: dict[str, str] = Field(default_factory=dict)
 
 
 class Settings(BaseSettings):
@@ -89,6 +132,39 @@ class Settings(BaseSettings):
     max_load_bytes: int = Field(
         64 * 1024 * 1024, ge=1024, description="Largest NDJSON body of PUT /sources, in bytes."
     )
+    max_concurrent_requests: int = Field(
+        32,
+        ge=1,
+        le=10_000,
+        description="Most requests of one process at once that assemble or change something.",
+    )
+    max_queued_requests: int = Field(
+        200,
+        ge=0,
+        le=100_000,
+        description="Most of them that wait for their turn; beyond it, 503 at once.",
+    )
+    rate_limit_per_minute: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Calls a minute that one subject may make, of all processes; 0: no limit.",
+    )
+    rate_limit_per_minute_per_tenant: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="Calls a minute of all subjects of a tenant together; 0: no limit.",
+    )
+    request_timeout_s: float = Field(
+        300.0,
+        gt=0,
+        le=86_400,
+        description=(
+            "Seconds that a request may take before 504, its time in the queue included. The "
+            "header `Request-Timeout-Ms` can shorten it."
+        ),
+    )
     max_chunk_tokens: int = Field(
         400, ge=16, le=8000, description="Tokens (o200k_base) that a chunk may have."
     )
@@ -110,6 +186,26 @@ class Settings(BaseSettings):
     )
     embedding_interval_s: float = Field(
         5.0, gt=0, description="Seconds between two rounds of embedding what has no vectors yet."
+    )
+    reranking: RerankingSettings | None = Field(
+        None,
+        description=(
+            "Endpoint for the step `rerank` of strategies, a JSON object with `url` (to which "
+            "`/rerank` is added), `model`, and optionally `shape` (`cohere`, which is Jina's too, "
+            "or `tei`; `cohere`), `key`, `batch` (texts in a request; 32), `deadline_ms` (of a "
+            "request with its retries; 60,000) and `trust_env` (false). Absent: no re-ranking."
+        ),
+    )
+    retrievers: tuple[RetrieverSettings, ...] = Field(
+        (),
+        description=(
+            "Retrievers for strategies to name, a JSON array of objects with `name`, `type` "
+            "(`http`, `mcp`, `chroma`, or one that a package offers), what it needs of `url`, "
+            "`key` and `options`, and optionally `max_trust_tier` (`untrusted-external`), "
+            "`retries` (2), `concurrency` (calls at once; 16), `breaker_failures` (in a row; 5) "
+            "after which it is left alone for `breaker_reset_s` (30), `max_bytes` (of an answer; "
+            "8,388,608) and `trust_env` (false). Absent: the built-in index alone."
+        ),
     )
     issuers: tuple[IssuerSettings, ...] = Field(
         (),

@@ -13,10 +13,12 @@
     │   ├── ScopeExceedsGrantError    the request asks for more than the token allows
     │   ├── NotFoundError             unknown, or not for this caller: word for word the same
     │   ├── ConflictError             contradicts what is stored
-    │   └── TooLargeError             beyond a stated limit
+    │   ├── TooLargeError             beyond a stated limit
+    │   └── RateLimitedError          too many calls of a subject or a tenant
     ├── UnavailableError              a part is down or overloaded; try again
     │   ├── RetrieverUnavailableError a retriever that the strategy requires
-    │   └── EmbeddingUnavailableError no usable answer of the embedding endpoint
+    │   ├── EmbeddingUnavailableError no usable answer of the embedding endpoint
+    │   └── RerankingUnavailableError no usable answer of the re-ranking endpoint
     ├── DeadlineExceededError         the time allowed ran out
     ├── CorruptRecordError            what is stored contradicts itself
     └── ConfigurationError            the operator can mend it
@@ -112,6 +114,16 @@ class TooLargeError(RequestError):
     code = "too-large"
 
 
+class RateLimitedError(RequestError):
+    """After `retry_after_s` seconds another call may go through."""
+
+    code = "rate-limited"
+
+    def __init__(self, detail: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
 class UnavailableError(ServiceError):
     """A part that is needed is down or overloaded; `retry_after_s` is a hint in seconds."""
 
@@ -128,6 +140,10 @@ class RetrieverUnavailableError(UnavailableError):
 
 class EmbeddingUnavailableError(UnavailableError):
     code = "embedding-unavailable"
+
+
+class RerankingUnavailableError(UnavailableError):
+    code = "reranking-unavailable"
 
 
 class DeadlineExceededError(ServiceError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from app.canonical import JsonObject, JsonValue
+from app.errors import RetrieverUnavailableError
 from app.packing.tokens import TokenCounter
 from app.pins import PinResolver
 from app.retrieval.candidate import Chunk
@@ -20,8 +21,10 @@ from app.retrieval.expansion import (
     choose_seeds,
     with_neighbours,
 )
+from app.retrieval.external import RecordedRetriever, is_external
 from app.retrieval.fan_out import Leg, LegOutcome, fan_out
 from app.retrieval.fusion import FusedCandidate, LegAnswer, fuse
+from app.retrieval.reranking import RERANK, Reranker, Reranking, ask, failure, recall, reorder
 from app.retrieval.retriever import IndexView, IndexViews, Retriever, ScopedQuery
 from app.scope.access import AccessScope
 from app.snapshot.material import Material, Recipe
@@ -45,6 +48,7 @@ class Services:
     tokens: TokenCounter
     engine: str
     clock: Callable[[], float]
+    reranker: Reranker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,16 @@ class Recorded:
     """What an earlier assembly was answered from outside.
 
     `answers` holds each retriever's `Retrieval.inputs`; `failed` the status of those that
-    gave no answer.
+    gave no answer; `rerank` what the re-ranker answered. `not_configured` are optional steps
+    that the service did not have then. `texts` are those of answers from outside of the index,
+    by digest.
     """
 
     answers: Mapping[str, JsonObject] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    rerank: JsonObject | None = None
+    not_configured: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +97,10 @@ class Gathered:
 
 
 async def gather(services: Services, plan: Plan) -> Gathered:
-    """Ask the index and the retrievers.
+    """Ask the index, the retrievers and the re-ranker.
 
-    Raises PinUnavailableError for a required pin, RetrieverUnavailableError when a leg that
-    the strategy requires gives no answer.
+    Raises PinUnavailableError for a required pin, RetrieverUnavailableError when a leg, or a
+    re-ranking, that the strategy requires gives no answer.
     """
     request, strategy, view = plan.request, plan.strategy, plan.view
     pinned = await services.pins.resolve(
@@ -99,6 +108,9 @@ async def gather(services: Services, plan: Plan) -> Gathered:
     )
     outcomes = await _retrieve(services, plan)
     ranked = _fuse(outcomes, strategy)
+    reranking = await _rerank(services, plan, ranked)
+    if reranking is not None:
+        ranked = reorder(ranked, reranking.relevance)
     neighbours = await _expand(services, plan, ranked, pinned.chunks)
     for outcome in neighbours:
         if outcome.retrieval is not None:
@@ -127,12 +139,27 @@ async def gather(services: Services, plan: Plan) -> Gathered:
         ranked=ranked,
         refused=(*plan.refused, *pinned.exclusions),
         evaluated_at=plan.evaluated_at,
-        inputs=_inputs(plan, outcomes),
+        inputs=_inputs(plan, outcomes, reranking),
         not_configured=tuple(
-            step.name for step in strategy.retrievers if step.name not in services.retrievers
+            step.name for step in strategy.retrievers if not _has(services, plan, step.name)
         ),
+        reranking=reranking,
     )
     return Gathered(material, pinned.disclosed)
+
+
+def _has(services: Services, plan: Plan, name: str) -> bool:
+    """Whether this retriever is to be asked: in a replay, only if there was one then."""
+    recorded = plan.recorded
+    known = name in services.retrievers or is_external(recorded.answers.get(name))
+    return known and name not in recorded.not_configured
+
+
+def _retriever(services: Services, recorded: Recorded, name: str) -> Retriever:
+    answer = recorded.answers.get(name)
+    if answer is not None and is_external(answer):
+        return RecordedRetriever(name, answer, recorded.texts)
+    return services.retrievers[name]
 
 
 async def _retrieve(services: Services, plan: Plan) -> tuple[LegOutcome, ...]:
@@ -141,7 +168,7 @@ async def _retrieve(services: Services, plan: Plan) -> tuple[LegOutcome, ...]:
         return ()
     legs = [
         Leg(
-            retriever=services.retrievers[step.name],
+            retriever=_retriever(services, plan.recorded, step.name),
             limit=step.limit,
             weight=step.weight,
             deadline_s=step.deadline_ms / 1000,
@@ -150,7 +177,7 @@ async def _retrieve(services: Services, plan: Plan) -> tuple[LegOutcome, ...]:
             failed=plan.recorded.failed.get(step.name),
         )
         for step in plan.strategy.retrievers
-        if step.name in services.retrievers
+        if _has(services, plan, step.name)
     ]
     limit = max((leg.limit for leg in legs), default=1)
     query = ScopedQuery(plan.scope, plan.view, request.query, request.language, limit)
@@ -164,6 +191,29 @@ def _fuse(outcomes: Sequence[LegOutcome], strategy: Strategy) -> tuple[FusedCand
         if outcome.retrieval is not None
     ]
     return fuse(answers, strategy.fusion.k, strategy.fusion.method)
+
+
+async def _rerank(
+    services: Services, plan: Plan, ranked: Sequence[FusedCandidate]
+) -> Reranking | None:
+    """The relevance of the best candidates; None where nothing is to be re-ranked."""
+    step, recorded, query = plan.strategy.rerank, plan.recorded, plan.request.query
+    if step is None or query is None:
+        return None
+    if RERANK in recorded.failed:
+        return failure(recorded.failed[RERANK])
+    if recorded.rerank is not None:
+        return recall(recorded.rerank)
+    if services.reranker is None or RERANK in recorded.not_configured:
+        return Reranking()
+    best = ranked[: step.limit]
+    found = await ask(services.reranker, query, best, step.deadline_ms / 1000, services.clock)
+    if found.failed is not None and step.on_failure == "fail":
+        raise RetrieverUnavailableError(
+            f"The re-ranking, which the strategy requires, gave no answer ({found.status}); "
+            f"try again shortly."
+        ) from found.failed.failure
+    return found
 
 
 async def _expand(
@@ -195,17 +245,21 @@ async def _expand(
     return await fan_out([leg], query, services.clock)
 
 
-def _inputs(plan: Plan, outcomes: Sequence[LegOutcome]) -> JsonObject:
+def _inputs(plan: Plan, outcomes: Sequence[LegOutcome], reranking: Reranking | None) -> JsonObject:
     """What a replay cannot find out by itself; members that would be empty are left out."""
     answers: JsonObject = {
         one.name: one.retrieval.inputs
         for one in outcomes
         if one.retrieval is not None and one.retrieval.inputs is not None
     }
-    failed: JsonObject = {one.name: one.status for one in outcomes if one.retrieval is None}
+    failed: JsonObject = {
+        **{one.name: one.status for one in outcomes if one.retrieval is None},
+        **({RERANK: reranking.status} if reranking and reranking.failed else {}),
+    }
     members: dict[str, JsonValue] = {
         "retrievers": answers,
         "failed": failed,
+        "rerank": reranking.recorded() if reranking and reranking.model else {},
         "toldOfClassification": plan.told_of_classification,
     }
     return {name: value for name, value in members.items() if value}

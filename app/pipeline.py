@@ -7,25 +7,19 @@ before the last step, which is one transaction.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
 from app.audit.event import AuditEvent
-from app.canonical import (
-    Digest,
-    JsonObject,
-    JsonValue,
-    canonical_bytes,
-    digest_text,
-    digest_to_bytes,
-    digest_value,
-)
+from app.canonical import Digest, JsonObject, canonical_bytes, digest_text
 from app.errors import AsOfUnavailableError, InvalidRequestError, PermissionMissingError
 from app.gathering import Gathered, Plan, Services, gather
 from app.packing.rendering import FORMATS
 from app.packing.tokens import TokenCounter
 from app.pins import told_of_classification
+from app.repeats import RepeatKeys, find_first, repeat_keys
+from app.retrieval.external import external_chunks
 from app.retrieval.fan_out import LegOutcome
 from app.retrieval.retriever import IndexView
 from app.scope.access import AccessScope, narrow, whole_grant
@@ -36,16 +30,18 @@ from app.snapshot.assembly import Assembly, assemble
 from app.snapshot.material import Material
 from app.snapshot.request import AsOf, CreateSnapshot, InlineItem, RequestedBudget
 from app.snapshot.snapshot import Budget, Exclusion
-from app.storage.labels import IndexVersion, SourceName
+from app.storage.labels import IndexVersion
 from app.storage.snapshots import InlineBounds, PutOutcome, SnapshotRecord, StoredSnapshot
 from app.strategy.strategy import Strategy
+from app.tracing import span
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request with who sent it and when; `dry_run` stores nothing.
+    """One request with who sent it and when.
 
-    When a new snapshot is stored, so is `event`, told the hash, in the same transaction.
+    A `dry_run` stores nothing, and always assembles. When a new snapshot is stored, so is
+    `event`, told the hash, in the same transaction.
     """
 
     grant: Grant
@@ -53,17 +49,25 @@ class Call:
     evaluated_at: datetime
     refresh: bool = False
     dry_run: bool = False
+    idempotency_key: str | None = None
     event: AuditEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A snapshot's bytes and hash; `created` is False for one that was there already."""
+    """A snapshot's bytes and hash; `created` is False for one that was there already.
+
+    `source` is what else there is to tell of it: how it was assembled, or what is stored.
+    What follows is of an assembly alone; `timings_ms` has its stages, storing included.
+    """
 
     canonical: bytes
     hash: Digest
     created: bool
+    source: Assembly | StoredSnapshot
     outcomes: tuple[LegOutcome, ...] = ()
+    timings_ms: Mapping[str, int] = field(default_factory=dict)
+    capacity_tokens: int = 0
 
     @property
     def degraded(self) -> tuple[LegOutcome, ...]:
@@ -74,19 +78,20 @@ class Answer:
 async def create_snapshot(services: Services, call: Call) -> Answer:
     """Assemble and store the snapshot of one request, or return the one it has.
 
-    Raises RequestError for what the caller can mend, UnavailableError when a part that
-    the strategy requires gives no answer.
+    Raises RequestError for what the caller can mend, ConflictError among them for an
+    idempotency key of another request, and UnavailableError when a part that the strategy
+    requires gives no answer.
     """
     request, timings = call.request, _Timings(services.clock)
     scope = narrow(call.grant, request.scope)
     strategy = services.strategies.resolve(request.strategy)
     budget = resolve_budget(request.budget, strategy, services.tokens)
     inline, refused = admit_inline(call.grant, scope, request.items)
-    repeat_key = _repeat_key(call.grant, scope, request)
-    if not (call.refresh or call.dry_run):
-        repeat = await _find_repeat(services, call, repeat_key)
-        if repeat is not None:
-            return repeat
+    keys = repeat_keys(call.grant, scope, request, call.idempotency_key)
+    if not call.dry_run:
+        first = await find_first(services.snapshots, call.grant, keys, refresh=call.refresh)
+        if first is not None:
+            return _known(first)
     timings.mark("scope")
 
     told = bool(request.pins) and told_of_classification(call.grant)
@@ -101,17 +106,24 @@ async def create_snapshot(services: Services, call: Call) -> Answer:
         evaluated_at=call.evaluated_at,
         told_of_classification=told,
     )
-    gathered = await gather(services, plan)
+    with span("retrieval"):
+        gathered = await gather(services, plan)
     timings.mark("retrieval")
 
     material = gathered.material
     count = partial(services.tokens.count, encoding=budget.encoding)
-    assembly = await asyncio.to_thread(assemble, material, count)
+    with span("assembly"):
+        assembly = await asyncio.to_thread(assemble, material, count)
     timings.mark("assembly")
     if call.dry_run:
-        return Answer(assembly.snapshot.canonical, assembly.snapshot.hash, False, material.outcomes)
-    record = _record(call, gathered, assembly, plan.view, timings.milliseconds)
-    return await _store(services, call, record, repeat_key, material.outcomes)
+        return _assembled(assembly, material, timings, created=False)
+    record = _record(call, gathered, assembly, plan.view, dict(timings.milliseconds))
+    with span("storage"):
+        known = await _store(services, call, record, keys)
+    if isinstance(known, StoredSnapshot):
+        return _known(known)
+    timings.mark("storage")
+    return _assembled(assembly, material, timings, created=known is PutOutcome.STORED)
 
 
 async def open_view(
@@ -221,24 +233,23 @@ def split_inline(
     return admitted, refused
 
 
-def _repeat_key(grant: Grant, scope: AccessScope, request: CreateSnapshot) -> bytes:
-    key: dict[str, JsonValue] = {
-        "request": request.canonical(),
-        "scope": scope.to_contract(),
-        "predicate": scope.predicate.canonical(),
-    }
-    if request.pins and told_of_classification(grant):
-        key["toldOf"] = "classification"
-    return digest_to_bytes(digest_value(key))
-
-
-async def _find_repeat(services: Services, call: Call, repeat_key: bytes) -> Answer | None:
-    stored = await services.snapshots.find_repeat(whole_grant(call.grant).predicate, repeat_key)
-    return None if stored is None else _known(stored)
-
-
 def _known(stored: StoredSnapshot) -> Answer:
-    return Answer(stored.canonical, stored.hash, created=False)
+    return Answer(stored.canonical, stored.hash, created=False, source=stored)
+
+
+def _assembled(
+    assembly: Assembly, material: Material, timings: "_Timings", *, created: bool
+) -> Answer:
+    found = assembly.snapshot
+    return Answer(
+        found.canonical,
+        found.hash,
+        created,
+        assembly,
+        material.all_outcomes,
+        dict(timings.milliseconds),
+        material.budget.capacity_tokens,
+    )
 
 
 def _record(
@@ -254,7 +265,10 @@ def _record(
     held = {
         (chunk.project, chunk.source_id)
         for chunk in (*material.pinned, *(one.chunk for one in material.ranked))
+        if not chunk.external
     } | gathered.disclosed
+    external = external_chunks(outcome.retrieval for outcome in material.outcomes)
+    texts = (*request.texts(), *(chunk.text for chunk in external))
     ceiling = max(
         (item.label.classification for item in inline), key=lambda c: c.rank, default=None
     )
@@ -275,17 +289,18 @@ def _record(
         degraded=assembly.degraded,
         sources=tuple(sorted(held)),
         inline=InlineBounds(
-            projects=_projects_to_hold(material, held),
+            projects=_projects_to_hold(material, (*held, *external)),
             classes=tuple(sorted({item.label.knowledge_class for item in inline})),
             classification=ceiling,
         ),
-        texts=tuple(sorted({digest_text(text): text for text in request.texts()}.items())),
+        external_labels=tuple({chunk.label: None for chunk in external}),
+        texts=tuple(sorted({digest_text(text): text for text in texts}.items())),
         inputs=stored_inputs(material.inputs, view),
     )
 
 
-def _projects_to_hold(material: Material, held: Collection[SourceName]) -> tuple[str, ...]:
-    """Projects that a reader must hold, beside those of the sources.
+def _projects_to_hold(material: Material, held: Collection[object]) -> tuple[str, ...]:
+    """Projects that a reader must hold, beside those of the sources and external chunks.
 
     A snapshot that nothing was found for still tells whom and what it was for: it is for
     readers of the projects that were asked.
@@ -297,26 +312,21 @@ def _projects_to_hold(material: Material, held: Collection[SourceName]) -> tuple
 
 
 async def _store(
-    services: Services,
-    call: Call,
-    record: SnapshotRecord,
-    repeat_key: bytes,
-    outcomes: tuple[LegOutcome, ...],
-) -> Answer:
-    tenant = call.grant.tenant
+    services: Services, call: Call, record: SnapshotRecord, keys: RepeatKeys
+) -> PutOutcome | StoredSnapshot:
+    """What came of storing, or the snapshot that another call stored first for the request."""
+    tenant, snapshots = call.grant.tenant, services.snapshots
     event = call.event and call.event.about(snapshot=record.hash)
-    if call.refresh:
-        outcome = await services.snapshots.put(tenant, record, event)
-    else:
-        outcome = await services.snapshots.put_if_absent(tenant, record, repeat_key, event)
-        if outcome is PutOutcome.REPEAT_TAKEN:
-            # Another call was first. What it stored may have become unreadable since.
-            known = await _find_repeat(services, call, repeat_key)
-            if known is not None:
-                return known
-            outcome = await services.snapshots.put(tenant, record, event)
-    created = outcome is PutOutcome.STORED
-    return Answer(record.canonical, record.hash, created, outcomes)
+    repeat_key = keys.refreshed if call.refresh else keys.request
+    if repeat_key is not None:
+        outcome = await snapshots.put_if_absent(tenant, record, repeat_key, event, keys.idempotency)
+        if outcome not in (PutOutcome.REPEAT_TAKEN, PutOutcome.KEY_TAKEN):
+            return outcome
+        # What the other call stored may have become unreadable since.
+        first = await find_first(snapshots, call.grant, keys, refresh=call.refresh)
+        if first is not None:
+            return first
+    return await snapshots.put(tenant, record, event)
 
 
 class _Timings:

@@ -5,20 +5,23 @@ Guarantees: what a reader may not know is answered like what does not exist.
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.canonical import Digest, JsonValue
-from app.errors import NotFoundError
+from app.canonical import JsonValue
+from app.errors import CorruptRecordError, NotFoundError
 from app.packing.rendering import fence_marker, render
 from app.packing.tokens import TokenCounter
+from app.retrieval.external import external_legs, leg_of, recorded_labels
 from app.scope.access import whole_grant
 from app.scope.grant import Grant
+from app.snapshot.compression import Compression, compressions
+from app.snapshot.diff import Difference, Side, diff
 from app.snapshot.explain import Explanation, explain
 from app.snapshot.snapshot import hash_of
-from app.snapshot.verify import Check, Evidence, blocks_of, predicate_of, verify
+from app.snapshot.verify import Check, Evidence, blocks_of, in_prompt_order, predicate_of, verify
 from app.storage.labels import IndexVersion, SourceFacts, SourceHistory, SourceName
 from app.storage.snapshots import (
     SnapshotFilter,
@@ -63,7 +66,7 @@ class SnapshotReader:
     async def contents(self, grant: Grant, stored: StoredSnapshot) -> tuple[ItemText, ...]:
         """The texts in the order of their ranks."""
         items = json.loads(stored.canonical)["items"]
-        texts = await self._texts(grant.tenant, stored.hash, items)
+        texts = await self._texts(grant.tenant, stored, items)
         return tuple(
             ItemText(item["rank"], item["contentHash"], texts.get(item["contentHash"]))
             for item in items
@@ -76,7 +79,7 @@ class SnapshotReader:
         """
         document = json.loads(stored.canonical)
         items = document["items"]
-        texts = await self._texts(grant.tenant, stored.hash, items)
+        texts = await self._texts(grant.tenant, stored, items)
         if any(item["contentHash"] not in texts for item in items):
             raise NotFoundError(
                 "A text of this snapshot was erased, so that its prompt cannot be rendered.",
@@ -90,8 +93,9 @@ class SnapshotReader:
         if untouched:
             # Where texts are kept is read from the document, once it is known to be ours.
             items = json.loads(stored.canonical)["items"]
-            texts = await self._texts(grant.tenant, stored.hash, items)
-            names = sorted({_name(item) for item in items if "indexVersion" in item})
+            texts = await self._texts(grant.tenant, stored, items)
+            external = _external_legs(stored)
+            names = sorted({_name(item) for item in items if _is_indexed(item, external)})
             version = IndexVersion(stored.index_version)
             facts = await self._facts(grant.tenant, version, names)
             labels = None if facts is None else {name: one.label for name, one in facts.items()}
@@ -114,7 +118,23 @@ class SnapshotReader:
         predicate = predicate_of(json.loads(stored.report)["scope"]["predicate"])
         document, request = json.loads(stored.canonical), json.loads(stored.request)
         kept = facts is not None
-        return explain(document, request, predicate, label, project, source_id, is_kept=kept)
+        return explain(
+            document,
+            request,
+            predicate,
+            label,
+            project,
+            source_id,
+            is_kept=kept,
+            is_external=_is_external(stored, (project, source_id)),
+        )
+
+    async def diff(self, before: StoredSnapshot, after: StoredSnapshot) -> tuple[Difference, ...]:
+        """Raises CorruptRecordError when a record cannot be read."""
+        try:
+            return await asyncio.to_thread(lambda: diff(_side(before), _side(after)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptRecordError("A snapshot's record cannot be read.") from error
 
     async def _facts(
         self, tenant: str, version: IndexVersion, names: Sequence[SourceName]
@@ -125,22 +145,56 @@ class SnapshotReader:
         return await self.history.facts(tenant, version, names)
 
     async def _texts(
-        self, tenant: str, snapshot: Digest, items: list[dict[str, Any]]
+        self, tenant: str, stored: StoredSnapshot, items: list[dict[str, Any]]
     ) -> Mapping[str, str]:
         """Texts by content hash; a text that one source has lost may stand in another."""
-        keys = [
-            TextKey(
-                item["contentHash"],
-                _name(item) if "indexVersion" in item else None,
-            )
-            for item in items
-        ]
-        found = await self.snapshots.texts(tenant, snapshot, keys)
-        return {key.digest: text for key, text in found.items()}
+        external, shortened = _external_legs(stored), _compressions(stored)
+        keys = []
+        for item in items:
+            one = shortened.get(item["rank"])
+            digest = item["contentHash"] if one is None else one.original
+            keys.append(TextKey(digest, _name(item) if _is_indexed(item, external) else None))
+        found = await self.snapshots.texts(tenant, stored.hash, keys)
+        texts = {}
+        for item, key in zip(items, keys, strict=True):
+            text, one = found.get(key), shortened.get(item["rank"])
+            if text is not None:
+                texts[item["contentHash"]] = text if one is None else one.text(text)
+        return texts
 
 
 def _name(item: Mapping[str, Any]) -> SourceName:
     return item["project"], item["sourceId"]
+
+
+def _external_legs(stored: StoredSnapshot) -> Collection[str]:
+    try:
+        return external_legs(json.loads(stored.report))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        # A report that was tampered with tells of nobody; `verify` says so.
+        return ()
+
+
+def _compressions(stored: StoredSnapshot) -> Mapping[int, Compression]:
+    try:
+        return compressions(json.loads(stored.report))
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        return {}
+
+
+def _is_external(stored: StoredSnapshot, source: SourceName) -> bool:
+    """Whether a retriever outside of the index brought chunks of this name."""
+    recorded = recorded_labels(json.loads(stored.inputs).get("retrievers", {}))
+    return any(named[1:3] == source for named in recorded)
+
+
+def _is_indexed(item: Mapping[str, Any], external: Collection[str]) -> bool:
+    """Whether a source in the index stands for the item."""
+    return "indexVersion" in item and leg_of(item["indexVersion"]) not in external
+
+
+def _side(stored: StoredSnapshot) -> Side:
+    return Side(json.loads(stored.canonical), json.loads(stored.request), json.loads(stored.report))
 
 
 def _has_its_hash(stored: StoredSnapshot) -> bool:
@@ -153,4 +207,4 @@ def _has_its_hash(stored: StoredSnapshot) -> bool:
 def _render(items: list[dict[str, Any]], texts: Mapping[str, str], format_: str) -> JsonValue:
     blocks = blocks_of(items, texts)
     marker = fence_marker(blocks, (item["contentHash"] for item in items))
-    return render(blocks, marker, format_)
+    return render(in_prompt_order(items, blocks), marker, format_)

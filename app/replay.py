@@ -7,7 +7,7 @@ the same hash, or the first stage that differs and why.
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from app.canonical import Digest
 from app.errors import CorruptRecordError, PinUnavailableError, VersionNotKeptError
 from app.gathering import Plan, Recorded, Services, gather
 from app.pipeline import resolve_budget, split_inline
+from app.retrieval.external import recorded_digests
 from app.retrieval.retriever import IndexView
 from app.scope.access import AccessScope
 from app.snapshot.assembly import assemble
@@ -48,10 +49,12 @@ async def replay(services: Services, stored: StoredSnapshot) -> Replay:
         report, inputs = json.loads(stored.report), json.loads(stored.inputs)
         scope = _scope_of(report["scope"])
         request = await _request(services, scope.tenant, stored)
+        texts = await _external_texts(services, scope.tenant, stored, inputs.get("retrievers", {}))
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptRecordError("The snapshot's record cannot be read.") from error
-    if request is None:
-        return Replay(None, "request", "content erased: a text of the request is gone")
+    if request is None or texts is None:
+        stage, whose = ("request", "the request") if request is None else ("retrieval", "an answer")
+        return Replay(None, stage, f"content erased: a text of {whose} is gone")
     version, hidden = IndexVersion(stored.index_version), tuple(inputs.get("hidden", ()))
     try:
         view = await services.views.open(scope, version, hidden=hidden)
@@ -69,7 +72,7 @@ async def replay(services: Services, stored: StoredSnapshot) -> Replay:
         view=view,
         evaluated_at=stored.evaluated_at,
         told_of_classification=inputs.get("toldOfClassification", False),
-        recorded=Recorded(inputs.get("retrievers", {}), inputs.get("failed", {})),
+        recorded=_recorded(report, inputs, texts),
     )
     try:
         material = (await gather(services, plan)).material
@@ -87,6 +90,20 @@ async def replay(services: Services, stored: StoredSnapshot) -> Replay:
     return Replay(found, stage, await _reason(services, stored, scope, view))
 
 
+def _recorded(
+    report: Mapping[str, Any], inputs: Mapping[str, Any], texts: Mapping[str, str]
+) -> Recorded:
+    legs = {one["name"]: one["status"] for one in report["retrievers"]}
+    legs["rerank"] = report.get("rerank", {}).get("status")
+    return Recorded(
+        answers=inputs.get("retrievers", {}),
+        texts=texts,
+        failed=inputs.get("failed", {}),
+        rerank=inputs.get("rerank"),
+        not_configured=frozenset(name for name, one in legs.items() if one == "not-configured"),
+    )
+
+
 def _scope_of(document: Mapping[str, Any]) -> AccessScope:
     return AccessScope(
         subject=document["subject"],
@@ -102,11 +119,26 @@ async def _request(
     """The request with its texts; None when one of them is gone."""
     document = json.loads(stored.request)
     digests = {item["text"] for item in document["items"]} | {document["query"]} - {None}
+    texts = await _texts(services, tenant, stored, digests)
+    return None if texts is None else request_from(document, texts)
+
+
+async def _external_texts(
+    services: Services, tenant: str, stored: StoredSnapshot, answers: Mapping[str, Any]
+) -> Mapping[str, str] | None:
+    """The texts of recorded answers; None when one of them is gone."""
+    digests = recorded_digests(answers)
+    return await _texts(services, tenant, stored, digests) if digests else {}
+
+
+async def _texts(
+    services: Services, tenant: str, stored: StoredSnapshot, digests: Collection[str]
+) -> Mapping[str, str] | None:
     keys = [TextKey(Digest(digest), None) for digest in sorted(digests)]
     found = await services.snapshots.texts(tenant, stored.hash, keys)
     if len(found) < len(keys):
         return None
-    return request_from(document, {key.digest: text for key, text in found.items()})
+    return {key.digest: text for key, text in found.items()}
 
 
 def _first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ else the machine does falls on all of them alike.
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +61,12 @@ class TimedDatabase(Database):
         *,
         numbers: Sequence[int] = (),
         blobs: Sequence[bytes] = (),
+        settings: Mapping[str, str] | None = None,
     ) -> Sequence[sa.Row[Any]]:
         begun = time.perf_counter()
-        rows = await super().run(tenant, statement, arguments, numbers=numbers, blobs=blobs)
+        rows = await super().run(
+            tenant, statement, arguments, numbers=numbers, blobs=blobs, settings=settings
+        )
         self.calls.append(Call(time.perf_counter() - begun, rows))
         return rows
 

@@ -4,18 +4,17 @@ from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.parts import AuditReading, PartsParameter
 from app.api.read_schemas import AuditPage, SealPage
 from app.api.responses import (
-    PRIVATE,
     decode_cursor,
     encode_cursor,
     invalid_cursor,
-    json_response,
     problems,
+    read_response,
 )
 from app.api.strict_model import Instant
 from app.api.strict_route import StrictJsonRoute
@@ -32,6 +31,7 @@ router = APIRouter(prefix="/audit", tags=["audit"], route_class=StrictJsonRoute)
     responses={200: {"model": AuditPage}, **problems(403, 422, 503)},
 )
 async def list_events(
+    request: Request,
     grant: AuditReading,
     parts: PartsParameter,
     since: Annotated[Instant | None, Query(description="Leave out what was before.")] = None,
@@ -45,9 +45,8 @@ async def list_events(
     next_cursor = None
     if len(found) > limit:
         next_cursor = encode_cursor(instant(page[-1].at), page[-1].id)
-    return json_response(
-        {"events": [event.document() for event in page], "nextCursor": next_cursor},
-        headers=PRIVATE,
+    return read_response(
+        request, {"events": [event.document() for event in page], "nextCursor": next_cursor}
     )
 
 
@@ -58,6 +57,7 @@ async def list_events(
     responses={200: {"model": SealPage}, **problems(403, 422, 503)},
 )
 async def list_seals(
+    request: Request,
     grant: AuditReading,
     parts: PartsParameter,
     limit: Annotated[int, Query(ge=1, le=20)] = 10,
@@ -76,13 +76,13 @@ async def list_seals(
     found = await parts.audit.seals(grant.tenant, after, limit + 1)
     page = found[:limit]
     next_cursor = encode_cursor(str(page[-1].sequence)) if len(found) > limit else None
-    return json_response(
+    return read_response(
+        request,
         {
             "tenant": grant.tenant,
             "seals": [seal.document() for seal in page],
             "nextCursor": next_cursor,
         },
-        headers=PRIVATE,
     )
 
 

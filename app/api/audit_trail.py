@@ -60,6 +60,10 @@ class Trail:
         """Tell what an allowed call came to, and whether its event is stored with it."""
         self._code, self.stored = code, stored
 
+    def leave_out(self) -> None:
+        """Leave no event: nothing was looked at, and the database is not to be asked."""
+        self.stored = True
+
     def allowed(self, code: str | None = None) -> AuditEvent:
         """The event of a call that succeeds, to be stored in one transaction with its effect."""
         return self._event(Outcome.ALLOWED, code)

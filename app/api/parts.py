@@ -18,6 +18,7 @@ from app.indexing.backlog import EmbeddingBacklog
 from app.indexing.index import SourceIndex
 from app.indexing.preparation import SourcePreparer
 from app.metrics import Metrics
+from app.rate_limits import RateLimiter
 from app.readiness import Readiness
 from app.reading import SnapshotReader
 from app.scope.grant import Grant
@@ -38,6 +39,7 @@ class Parts:
     sealer: Sealer
     backlog: EmbeddingBacklog | None
     compactor: Compactor
+    rate_limiter: RateLimiter
     readiness: Callable[[], Awaitable[tuple[Readiness, ...]]]
     now: Callable[[], datetime]
 

@@ -16,7 +16,11 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
+from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import Message
+
+from app import visible
 
 MEDIA_TYPE = "application/problem+json"
 MAX_ERRORS = 20
@@ -97,12 +101,7 @@ class Problem(BaseModel):
 def printable(text: str, max_chars: int = _MAX_DETAIL_CHARS) -> str:
     """`text` cut to `max_chars` characters, what cannot be shown written as an escape."""
     cut = text if len(text) <= max_chars else text[: max_chars - 1] + "…"
-    if cut.isprintable():
-        return cut
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in cut
-    )
+    return visible.printable(cut)
 
 
 def problem_document(
@@ -146,6 +145,13 @@ def problem_document(
         media_type=MEDIA_TYPE,
         headers={"Cache-Control": "no-store", **(headers or {})},
     )
+
+
+def problem_code(head: Message, body: Message) -> str | None:
+    """The code of a problem document among an answer's messages; ours come in one piece."""
+    if Headers(raw=head["headers"]).get("content-type") != MEDIA_TYPE:
+        return None
+    return str(json.loads(body["body"])["code"])
 
 
 def _plain(value: object, depth: int = 1) -> object:

@@ -49,13 +49,13 @@ _STATUS_OF_CLASS: Mapping[type[Exception], int] = {
     errors.NotFoundError: 404,
     errors.ConflictError: 409,
     errors.TooLargeError: 413,
+    errors.RateLimitedError: 429,
     errors.UnavailableError: 503,
     errors.DeadlineExceededError: 504,
 }
 _STATUS_OF_CODE: Mapping[str, int] = {
     "method-not-allowed": 405,
     "unsupported-media-type": 415,
-    "rate-limited": 429,
 }
 # Sentences for pydantic's own errors, by their type: what is wanted, and what to do.
 _ADVICE: Mapping[str, str] = {
@@ -116,7 +116,7 @@ def problem_response(
     headers = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, errors.UnavailableError):
+    if isinstance(error, errors.UnavailableError | errors.RateLimitedError):
         headers["Retry-After"] = str(max(1, error.retry_after_s))
     faults = [{"pointer": pointer, "detail": error.detail} for pointer in error.pointers]
     return problem_document(
@@ -235,6 +235,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 async def _on_any_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ServiceError):
         return await _on_service_error(request, error)
+    if isinstance(error, RequestValidationError):
+        return await _on_validation_error(request, error)
     if isinstance(error, HTTPException):
         return await _on_http_exception(request, error)
     request_id = request_id_of(request.scope)

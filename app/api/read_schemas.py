@@ -59,6 +59,16 @@ class ReportAnswer(StrictModel):
     timings: dict[str, int]
 
 
+class SnapshotWithParts(StrictModel):
+    """A snapshot with what `include` named; the prompt is null where a text was erased."""
+
+    snapshot: JsonObject
+    # The factories keep `"default": null` out of the schema: absent members are left out.
+    contents: tuple[ItemContent, ...] | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+    report: JsonObject | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+    prompt: str | Messages | None = Field(default_factory=lambda: None)
+
+
 class CheckLine(StrictModel):
     name: str
     ok: bool
@@ -68,6 +78,47 @@ class CheckLine(StrictModel):
 class Verification(StrictModel):
     ok: bool
     checks: tuple[CheckLine, ...]
+
+
+class ItemName(StrictModel):
+    project: str
+    source_id: str
+    chunk_id: str
+
+
+class ItemSide(StrictModel):
+    """An item as one of two snapshots shows it."""
+
+    rank: int
+    source_revision: str
+    content_hash: str
+
+
+class ItemDifference(ItemName):
+    """`before` is absent of what was added, `after` of what was removed."""
+
+    before: ItemSide | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+    after: ItemSide | SkipJsonSchema[None] = Field(default_factory=lambda: None)
+
+
+class ItemDifferences(StrictModel):
+    added: tuple[ItemDifference, ...]
+    removed: tuple[ItemDifference, ...]
+    moved: tuple[ItemDifference, ...]
+    changed: tuple[ItemDifference, ...]
+
+
+class DifferenceCause(StrictModel):
+    """Why an item was added, removed or changed; `detail` is a sentence."""
+
+    item: ItemName
+    cause: Literal["scope", "revision", "index", "budget", "strategy", "query", "degraded"]
+    detail: str
+
+
+class DiffAnswer(StrictModel):
+    items: ItemDifferences
+    causes: tuple[DifferenceCause, ...]
 
 
 class ExplanationStage(StrictModel):

@@ -9,6 +9,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.negotiation import prefers_text
+from app.api.text_tables import VIEWS, as_text
+from app.canonical import digest_bytes
 from app.errors import InvalidRequestError
 
 PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
@@ -23,6 +26,7 @@ PROBLEMS = {
     415: "Not a media type that this call takes",
     422: "A field is not acceptable",
     429: "Too many requests",
+    500: "A fault of the service; its log tells more of the request's id",
     503: "A part is down or overloaded; try again after Retry-After seconds",
     504: "The time allowed ran out",
 }
@@ -39,15 +43,38 @@ def json_response(
     return Response(orjson.dumps(content), status, media_type="application/json", headers=headers)
 
 
+def body_tag(body: bytes) -> str:
+    """The entity tag of a representation that nothing else names."""
+    return digest_bytes(body)
+
+
 def tagged_response(
-    request: Request, body: bytes, tag: str, *, media_type: str = "application/json"
+    request: Request,
+    body: bytes,
+    *,
+    tag: str | None = None,
+    media_type: str = "application/json",
 ) -> Response:
-    """The body with its entity tag; 304 without it when the caller has that already."""
+    """The body with its entity tag; 304 without it when the caller has that already.
+
+    JSON becomes a table where the operation has one and the caller would rather have text.
+    """
+    operation = getattr(request.scope.get("route"), "operation_id", None)
+    wants_text = operation in VIEWS and prefers_text(request.headers.getlist("accept"))
+    if wants_text and media_type == "application/json":
+        body, tag = as_text(str(operation), orjson.loads(body)).encode(), None
+        media_type = "text/plain"
+    tag = tag or body_tag(body)
     headers = {**PRIVATE, "ETag": f'"{tag}"'}
     held = {value.strip() for value in request.headers.get("if-none-match", "").split(",")}
     if held & {f'"{tag}"', f'W/"{tag}"', "*"}:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=media_type, headers=headers)
+
+
+def read_response(request: Request, content: object) -> Response:
+    """JSON, or a table, for a call that reads, with its entity tag."""
+    return tagged_response(request, orjson.dumps(content))
 
 
 def encode_cursor(*values: str) -> str:

@@ -1,8 +1,9 @@
 """The body of POST /snapshots, and its way into the core."""
 
+import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from app.api.shared_schemas import (
@@ -30,6 +31,22 @@ MAX_QUERY_CHARS = 32_768
 
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 SnapshotRef = Annotated[str, Field(pattern=f"^(?:{SNAPSHOT_REF})$")]
+
+
+def _visible_ascii(value: str) -> str:
+    if _IDEMPOTENCY_KEY.fullmatch(value) is None:
+        raise PydanticCustomError(
+            "idempotency_key", "Must be 1 to 255 visible ASCII characters, without spaces."
+        )
+    return value
+
+
+_IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
+IdempotencyKey = Annotated[
+    str,
+    AfterValidator(_visible_ascii),
+    WithJsonSchema({"type": "string", "pattern": f"^{_IDEMPOTENCY_KEY.pattern}$"}),
+]
 IndexVersionNumber = Annotated[int, Field(ge=0, le=2**53 - 1)]
 Pattern = Annotated[str, Field(min_length=1, max_length=1024)]
 

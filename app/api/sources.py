@@ -4,12 +4,19 @@ import asyncio
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.api.parts import IndexReading, IndexWriting, Parts, PartsParameter, TrailParameter
-from app.api.responses import PRIVATE, decode_cursor, encode_cursor, json_response, problems
+from app.api.responses import (
+    decode_cursor,
+    encode_cursor,
+    json_response,
+    problems,
+    read_response,
+)
 from app.api.shared_schemas import MAX_SOURCE_ID_CHARS
+from app.api.source_examples import PUT_SOURCES_EXAMPLES, PUT_SOURCES_LINES_EXAMPLES
 from app.api.source_schemas import (
     DeletedBody,
     IndexBody,
@@ -48,9 +55,15 @@ SourceIdQuery = Annotated[str, _SOURCE_ID]
     openapi_extra={
         "requestBody": {
             "content": {
+                "application/json": {"examples": PUT_SOURCES_EXAMPLES},
                 "application/x-ndjson": {
-                    "schema": {"type": "string", "description": "One source a line"}
-                }
+                    "schema": {
+                        "type": "string",
+                        "format": "binary",
+                        "description": "One source a line",
+                    },
+                    "examples": PUT_SOURCES_LINES_EXAMPLES,
+                },
             }
         }
     },
@@ -91,6 +104,7 @@ async def put_sources(
     responses={200: {"model": SourcePageBody}, **problems(403, 422, 503)},
 )
 async def list_sources(
+    request: Request,
     grant: IndexReading,
     parts: PartsParameter,
     project: Annotated[str | None, _PROJECT] = None,
@@ -111,9 +125,8 @@ async def list_sources(
     if len(found) > limit:
         next_cursor = encode_cursor(page[-1].source_id, page[-1].label.project)
     now = parts.now()
-    return json_response(
-        {"sources": [_source(one, now) for one in page], "nextCursor": next_cursor},
-        headers=PRIVATE,
+    return read_response(
+        request, {"sources": [_source(one, now) for one in page], "nextCursor": next_cursor}
     )
 
 
@@ -173,7 +186,7 @@ async def delete_source(
     summary="Counts and visible version of the index, within the grant",
     responses={200: {"model": IndexBody}, **problems(403, 503)},
 )
-async def get_index(grant: IndexReading, parts: PartsParameter) -> Response:
+async def get_index(request: Request, grant: IndexReading, parts: PartsParameter) -> Response:
     found = await parts.index.describe(whole_grant(grant).predicate)
     document: dict[str, object] = {
         "visibleVersion": found.visible.visible_version(),
@@ -184,7 +197,7 @@ async def get_index(grant: IndexReading, parts: PartsParameter) -> Response:
     }
     if grant.allows(Permission.INDEX_WRITE):
         document["indexVersion"] = found.index_version
-    return json_response(document, headers=PRIVATE)
+    return read_response(request, document)
 
 
 async def _embedding_profile(parts: Parts, grant: Grant) -> dict[str, object] | None:

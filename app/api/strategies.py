@@ -1,11 +1,11 @@
 """The recipes that this service offers."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from app.api.parts import Assembler, PartsParameter
 from app.api.read_schemas import StrategyPage
-from app.api.responses import json_response, problems
+from app.api.responses import problems, read_response
 from app.api.strict_route import StrictJsonRoute
 from app.errors import InvalidRequestError, NotFoundError
 
@@ -20,9 +20,9 @@ router = APIRouter(prefix="/strategies", tags=["strategies"], route_class=Strict
     summary="List the strategies",
     responses={200: {"model": StrategyPage}, **problems(403, 503)},
 )
-async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
+async def list_strategies(request: Request, _: Assembler, parts: PartsParameter) -> Response:
     recipes = [one.canonical() for one in parts.services.strategies.all()]
-    return json_response({"strategies": recipes})
+    return read_response(request, {"strategies": recipes})
 
 
 @router.get(
@@ -34,8 +34,14 @@ async def list_strategies(_: Assembler, parts: PartsParameter) -> Response:
         **problems(403, 404, 503),
     },
 )
-async def get_strategy(id: str, _: Assembler, parts: PartsParameter) -> Response:  # noqa: A002 - the path's name
+async def get_strategy(
+    id: str,  # noqa: A002 - the path's name
+    request: Request,
+    _: Assembler,
+    parts: PartsParameter,
+) -> Response:
     try:
-        return json_response(parts.services.strategies.resolve(id).canonical())
+        found = parts.services.strategies.resolve(id)
     except InvalidRequestError as error:
         raise NotFoundError("No such strategy.") from error
+    return read_response(request, found.canonical())

@@ -75,6 +75,9 @@ class ServiceClient:
         """The snapshot, or one of its parts: contents, prompt, report, verify."""
         return self._call("GET", f"/snapshots/{quote(ref, safe=':')}" + (part and f"/{part}"))
 
+    def diff(self, ref: str, other: str) -> bytes:
+        return self.snapshot(ref, f"diff/{quote(other, safe=':')}")
+
     def put_sources(self, body: bytes) -> dict[str, Any]:
         return self._document(self._call("PUT", "/sources", body))
 

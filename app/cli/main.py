@@ -9,7 +9,9 @@ import typer
 from app.cli.assemble import assemble
 from app.cli.audit import audit
 from app.cli.demo import demo
+from app.cli.diff import diff
 from app.cli.erase import erase
+from app.cli.export import export
 from app.cli.failures import EXIT_CODES, report
 from app.cli.ingest import ingest
 from app.cli.openapi import openapi
@@ -37,8 +39,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "ingest": ingest,
     "erase": erase,
     "reindex": reindex,
+    "export": export,
     "assemble": assemble,
     "show": show,
+    "diff": diff,
     "verify": verify,
     "openapi": openapi,
 }

@@ -57,7 +57,16 @@ def _announce(settings: Settings, url: str) -> None:
     sys.stdout.flush()
 
 
-def migrate() -> None:
+def migrate(
+    vector_index: Annotated[
+        bool,
+        typer.Option(
+            "--vector-index",
+            help="Also build the index that the strategy `approximate` searches, for each "
+            "profile in CTXSNAP_EMBEDDINGS.",
+        ),
+    ] = False,
+) -> None:
     """Bring the database up to date and print its revision.
 
     Runs under the owner's role, CTXSNAP_MIGRATION_DATABASE_URL; without any database URL
@@ -71,4 +80,4 @@ def migrate() -> None:
         )
     from app.bootstrap import migrate_database  # noqa: PLC0415 - as in `serve`
 
-    typer.echo(asyncio.run(migrate_database(settings)))
+    typer.echo(asyncio.run(migrate_database(settings, vector_index=vector_index)))

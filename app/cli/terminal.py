@@ -8,33 +8,22 @@ Not handled: terminals that misread characters which are printable (look-alike l
 
 import json
 import sys
-import unicodedata
 
 from rich.console import Console
 from rich.text import Text
 
+from app.visible import is_visible, printable
+
 _WIDTH_WITHOUT_TERMINAL = 160
 _NARROWEST = 40
 
-
-def printable(text: str, *, lines: bool = False) -> str:
-    """`text` with what cannot be seen written as an escape; `lines` keeps line feeds and tabs."""
-    kept = "\n\t" if lines else ""
-    return "".join(
-        char if char in kept or _is_visible(char) else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
-
-
-def _is_visible(char: str) -> bool:
-    # Python calls spaces other than the usual one not printable; they do no harm.
-    return char.isprintable() or unicodedata.category(char) == "Zs"
+__all__ = ["cell", "console", "printable", "printable_json", "say", "write_json", "write_text"]
 
 
 def printable_json(document: str) -> str:
     """A JSON text of the same value, with what cannot be seen as JSON's own escapes."""
     return "".join(
-        char if char == "\n" or _is_visible(char) else json.dumps(char)[1:-1] for char in document
+        char if char == "\n" or is_visible(char) else json.dumps(char)[1:-1] for char in document
     )
 
 

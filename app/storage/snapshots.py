@@ -14,6 +14,7 @@ from typing import Protocol
 from app.audit.event import AuditEvent
 from app.canonical import Digest
 from app.scope.access import Predicate
+from app.scope.label import Label
 from app.scope.vocabulary import Classification, KnowledgeClass
 
 
@@ -34,6 +35,8 @@ class SnapshotRecord:
     """Everything that is stored for one snapshot.
 
     `request`, `report` and `inputs` (answers from outside, by retriever) are canonical bytes.
+    A reader's predicate has to admit each of `external_labels`, which are those of chunks that
+    no source in the index stands for.
     """
 
     hash: Digest
@@ -54,6 +57,7 @@ class SnapshotRecord:
     inline: InlineBounds
     texts: tuple[tuple[Digest, str], ...]
     inputs: bytes = b"{}"
+    external_labels: tuple[Label, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,9 @@ class PutOutcome(Enum):
     ALREADY_STORED = auto()
     """The same snapshot was there: nothing changed."""
     REPEAT_TAKEN = auto()
-    """Another snapshot was the request's first: nothing was stored."""
+    """Another snapshot was the request's first: nothing was stored but the idempotency key."""
+    KEY_TAKEN = auto()
+    """The idempotency key was used before: nothing was stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +126,12 @@ class SnapshotStore(Protocol):
         record: SnapshotRecord,
         repeat_key: bytes,
         event: AuditEvent | None = None,
+        idempotency_key: bytes | None = None,
     ) -> PutOutcome:
         """Store a snapshot unless its request has one already, known by `repeat_key`.
 
-        When it is STORED, and only then, so is the event, in the same transaction.
+        When it is STORED, and only then, so is the event, in the same transaction; there,
+        too, an idempotency key comes to stand for the request.
         """
 
     async def put(
@@ -133,6 +141,12 @@ class SnapshotStore(Protocol):
 
     async def find_repeat(self, predicate: Predicate, repeat_key: bytes) -> StoredSnapshot | None:
         """The first snapshot of a request, if the predicate admits it today."""
+
+    async def find_key(self, tenant: str, idempotency_key: bytes) -> bytes | None:
+        """The repeat key of the request that an idempotency key was first used for."""
+
+    async def put_key(self, tenant: str, idempotency_key: bytes, repeat_key: bytes) -> bool:
+        """Let a key stand for a request that has a snapshot; False if it was used before."""
 
     async def get(self, predicate: Predicate, ref: str) -> StoredSnapshot | None:
         """By hash or snapshot id, if the predicate admits it today."""

@@ -153,6 +153,15 @@ def test_the_way_of_a_folder_from_ingest_to_verify(
     prompt = commands.succeed("show", reference, "--prompt", **secret).decode()
     assert "A guest cancels up to a day before." in prompt
 
+    # Another attempt with less room.
+    tight = commands.json(*question, "--max-tokens", "20", **secret)
+    told = commands.json("diff", reference, tight["snapshotId"], **secret)
+    assert told["items"]["added"] == []
+    gone = {one["item"]["sourceId"]: one["cause"] for one in told["causes"]}
+    compared = commands.succeed("diff", reference, tight["hash"], **secret).decode()
+    assert set(gone.values()) == {"budget"}
+    assert all(name in compared for name in ("removed", "budget", *gone))
+
     checks = commands.json("verify", snapshot_id, **secret)
     assert checks["ok"]
     assert {check["name"] for check in checks["checks"]["here"]} >= {"reference", "hash"}

@@ -14,6 +14,7 @@ from app.retrieval.candidate import Retrieval
 from app.retrieval.expansion import ExpansionRules, Seeds
 from app.retrieval.retriever import ScopedQuery
 from tests.api.service import Api, Json, chunks, question, source, source_ids
+from tests.api.stage_digests import digest_of, fusion_digest
 from tests.recipes import calling
 
 BEST = 10**9 // 61
@@ -135,7 +136,7 @@ async def test_every_hop_takes_its_part_and_the_best_path_counts(api: Api) -> No
     report = (await api.read(f"/snapshots/{snapshot['hash']}/report"))["report"]
     second = 10**9 // 62
     damped = [BEST * 900 // 1000] * 2 + [second * 900**n // 1000**n for n in (1, 2, 3, 4)]
-    assert report["packing"]["value"] == sum([BEST, second, *damped])
+    assert digest_of(report, "fusion") == fusion_digest(snapshot, [BEST, second, *damped])
 
 
 async def test_only_the_best_candidates_are_seeds(api: Api) -> None:

@@ -116,9 +116,11 @@ async def test_an_endpoint_that_is_away_degrades_the_answer_and_says_so(
     ):
         there = Api(client, token, make_tenant, make_tenant())
         await there.index(CAT)
-        answer = await there.post(question("cat"))
-        assert answer.status_code == 201, answer.text
-        assert answer.headers["snapshot-degraded"] == "vector; reason=error"
+        asked = question("cat")
+        answer, repeat = [await there.post(asked) for _ in range(2)]
+        assert (answer.status_code, repeat.status_code) == (201, 200)
+        for one in (answer, repeat):
+            assert one.headers["snapshot-degraded"] == "vector; reason=error"
         snapshot = answer.json()
         assert snapshot["budget"]["assembly"]["degraded"] == ["vector"]
         assert source_ids(snapshot) == ["cat.md"]

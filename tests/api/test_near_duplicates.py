@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from app.adapters.postgres.database import Database
 from app.indexing.signature import sign
 from tests.api.service import Api, Json, chunks, item, question, source, source_ids
+from tests.api.stage_digests import digest_of, fusion_digest
 from tests.recipes import calling
 
 LEXICAL = "retrievers: [{name: lexical}]"
@@ -147,5 +148,5 @@ async def test_the_report_says_how_rankings_became_one(api: Api) -> None:
     assert source_ids(by_score) == source_ids(by_rank) == ["a", "b"]
     scores, ranks = await report_of(api, by_score), await report_of(api, by_rank)
     assert scores["fusion"] == {"method": "normalised-scores", "candidates": 2}
-    assert scores["packing"]["value"] == 10**9
+    assert digest_of(scores, "fusion") == fusion_digest(by_score, [10**9, 0])
     assert ranks["fusion"] == {"method": "reciprocal-rank", "k": 60, "candidates": 2}

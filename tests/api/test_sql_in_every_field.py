@@ -195,7 +195,8 @@ async def test_sql_in_a_header_changes_no_answer(
         assert listed.status_code == 200, (name, listed.text)
         assert source_ids(listed.json(), "sources") == ["mine.md"]
         assembled = await api.client.post("/snapshots", json=question("words"), headers=headers)
-        assert assembled.status_code == (415 if name == "Content-Type" else 201), assembled.text
+        refused = {"Content-Type": 415} | ({"Idempotency-Key": 422} if " " in injection else {})
+        assert assembled.status_code == refused.get(name, 201), assembled.text
     for claim in ("sub", "tenant_id", "projects", "groups"):
         value = [injection] if claim in ("projects", "groups") else injection
         listed = await api.client.get("/sources", headers=api.token.headers("x", **{claim: value}))

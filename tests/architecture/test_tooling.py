@@ -8,7 +8,7 @@ import pytest
 
 from tests.architecture.tree import ROOT
 
-LOCKS = ("build.lock", "dev.lock", "runtime.lock")
+LOCKS = ("build.lock", "clients.lock", "dev.lock", "runtime.lock")
 PIN = re.compile(r"^(?P<name>[a-z0-9-]+)(\[[a-z0-9,-]+\])?==(?P<version>\S+)")
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}(?=\s|$)")
 

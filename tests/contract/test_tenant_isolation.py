@@ -17,8 +17,10 @@ import sqlalchemy as sa
 
 from app.adapters.postgres.database import Database, Statement
 from app.adapters.postgres.embedded import EmbeddedDatabase
+from app.adapters.postgres.rate_limits import PostgresRateLimiter
 from app.adapters.postgres.schema import check_readiness, migrate
 from app.errors import ServiceError
+from app.rate_limits import RateLimits
 from tests.scratch_database import changed_url, scratch_database
 from tests.tokens import TokenFactory
 from tests.word_vectors import WordVectors, embed_all
@@ -42,6 +44,8 @@ TABLES = (
     "snapshot_sources",
     "snapshot_contents",
     "repeats",
+    "idempotency_keys",
+    "rate_limits",
     "audit_events",
     "audit_unsealed",
     "audit_seals",
@@ -90,8 +94,10 @@ async def filled(
             "query": "cancel",
             "items": [{**item, "chunkId": "0", "text": "Cancel it.", "trustTier": "user"}],
         }
-        made = await client.post("/snapshots", json=request, headers=headers)
+        keyed = {**headers, "Idempotency-Key": "k"}
+        made = await client.post("/snapshots", json=request, headers=keyed)
         assert made.status_code == 201, made.text
+        await PostgresRateLimiter(database).count(tenant, "ana", RateLimits(1, 1))
         # Seals what was until here, and leaves an event of its own that is not sealed.
         sealed = await client.get("/audit/seals", headers=headers)
         assert sealed.status_code == 200, sealed.text

@@ -100,7 +100,8 @@ async def test_retention_removes_what_has_expired_and_nothing_else(
                 }
             ],
         }
-        answer = await client.post("/snapshots", json=body, headers=token.headers(tenant))
+        headers = {**token.headers(tenant), "Idempotency-Key": "k"}
+        answer = await client.post("/snapshots", json=body, headers=headers)
         assert answer.status_code == 201
     script = _block("sql", "CREATE TEMPORARY TABLE expired")
     script = script.replace("'acme'", f"'{expiring}'").replace("- interval '2 years'", "")
@@ -115,6 +116,12 @@ async def test_retention_removes_what_has_expired_and_nothing_else(
         for tenant in (expiring, other)
     ]
     assert [len(snapshots) for snapshots in left] == [0, 1]
+    keys = "SELECT count(*) FROM idempotency_keys"
+    kept = []
+    for tenant in (expiring, other):
+        async with owner.transaction(tenant) as (connection, _):
+            kept.append((await connection.exec_driver_sql(keys)).scalar_one())
+    assert kept == [0, 1]
     async with owner.engine.connect() as connection:
         await connection.execute(sa.text("SELECT enter_tenant(:name, false)"), {"name": other})
         with pytest.raises(sa.exc.DBAPIError, match="is immutable"):

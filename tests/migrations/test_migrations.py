@@ -50,6 +50,8 @@ RIGHTS = {
     "snapshot_sources": {READ, ADD},
     "snapshot_contents": {READ, ADD},
     "repeats": {READ, ADD, CHANGE},
+    "idempotency_keys": {READ, ADD},
+    "rate_limits": {READ, ADD, CHANGE},
     "audit_events": {READ, ADD},
     "audit_unsealed": {READ, ADD, REMOVE},
     "audit_seals": {READ, ADD},
@@ -171,16 +173,15 @@ async def test_migrations_that_run_at_once_migrate_once_and_all_succeed(
 async def test_a_migration_that_fails_leaves_the_revision_before_it(
     scratch: EmbeddedDatabase,
 ) -> None:
-    await migrate_owned(scratch, OLDEST_FIRST[-2])
+    before = OLDEST_FIRST[OLDEST_FIRST.index("0005") - 1]
+    await migrate_owned(scratch, before)
     async with connected(scratch.owner_url) as connection:
         await connection.execute(sa.text("CREATE TABLE source_originals (in_the_way boolean)"))
         await connection.commit()
     with pytest.raises(ServiceError, match="42P07"):
         await migrate_owned(scratch)
     async with connected(scratch.owner_url) as connection:
-        assert await values(connection, "SELECT version_num FROM alembic_version") == [
-            OLDEST_FIRST[-2]
-        ]
+        assert await values(connection, "SELECT version_num FROM alembic_version") == [before]
         assert await values(connection, "SELECT to_regclass('source_heads')") == [None]
         await connection.execute(sa.text("DROP TABLE source_originals"))
         await connection.commit()

@@ -187,20 +187,27 @@ class AccessModel:
         """One way of reading a snapshot; where it is explained, a source of this name."""
         part, ref = way
         method, permission = _CALLS.get(part, ("GET", "snapshots:read"))
-        query, unknown = "", f"/snapshots/{NO_SNAPSHOT}{part}"
+        rest, unknown = "", f"/snapshots/{NO_SNAPSHOT}{part}"
+        first = next(iter(self.taken.values()))
         if part == "/explain":
-            query = "?" + urlencode({"project": name[0], "sourceId": name[1]})
+            rest = "?" + urlencode({"project": name[0], "sourceId": name[1]})
             unknown += f"?project=p&sourceId={UNKNOWN}"
-        path = f"/snapshots/{taken.snapshot[ref]}{part}{query}"
+        elif part == "/diff":
+            rest = f"/{first.snapshot[ref]}"
+            unknown += f"/{NO_SNAPSHOT}"
+        path = f"/snapshots/{taken.snapshot[ref]}{part}{rest}"
         answer = await self._call(reader, permission, method, path)
         if answer is None:
             return
-        if not may_read(taken.told, self.world, reader):
+        needed = (taken, first) if part == "/diff" else (taken,)
+        if not all(may_read(one.told, self.world, reader) for one in needed):
             await self._assert_unknown(answer, method, unknown)
             return
         assert answer.status_code == 200, answer.text
         if part == "/explain":
             self._assert_explained(answer.json()["stages"], reader, taken, name)
+        elif part == "/diff":
+            _assert_compared(answer.json(), taken, first)
         else:
             _CHECKS[part](answer, taken)
 
@@ -256,6 +263,30 @@ def _refusal(answer: httpx.Response) -> Refusal | None:
     return Refusal(answer.status_code, problem["code"], frozenset(pointers))
 
 
+def _assert_compared(told: Json, before: Taken, after: Taken) -> None:
+    """What is in one snapshot alone is told with a cause, and nothing that is in neither."""
+    items = told["items"]
+    held, shown = (Counter(map(_key, one.snapshot["items"])) for one in (before, after))
+    alone = {"removed": held - shown, "added": shown - held}
+    for kind, expected in alone.items():
+        found = sorted(map(_place, items[kind]))
+        assert found == sorted(place for place, _ in expected.elements())
+    in_both = Counter(map(_place, (*items["moved"], *items["changed"])))
+    assert in_both <= Counter(place for place, _ in (held & shown).elements())
+    caused = (*items["removed"], *items["added"], *items["changed"])
+    places = (_place(one["item"]) for one in told["causes"])
+    assert sorted(places) == sorted(map(_place, caused))
+
+
+def _key(item: Json) -> tuple[tuple[str, str, str], bool]:
+    """Inline items are not of the source whose name they have."""
+    return _place(item), "indexVersion" in item
+
+
+def _place(entry: Json) -> tuple[str, str, str]:
+    return entry["project"], entry["sourceId"], entry["chunkId"]
+
+
 def _is_the_same(answer: httpx.Response, taken: Taken) -> None:
     assert answer.content == taken.raw
 
@@ -292,4 +323,4 @@ _CHECKS: dict[str, Callable[[httpx.Response, Taken], Any]] = {
     "/verify": _verifies,
     "/replay": _matches,
 }
-WAYS: tuple[Way, ...] = tuple(product((*_CHECKS, "/explain"), ("hash", "snapshotId")))
+WAYS: tuple[Way, ...] = tuple(product((*_CHECKS, "/explain", "/diff"), ("hash", "snapshotId")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.adapters.tokens import TiktokenCounter
 from tests.property.service import Service
 from tests.property.sizes import sized
-from tests.property.worlds import Caller, Json, requests, source_lists
+from tests.property.worlds import WORDS, Caller, Json, requests, source_lists
 
 _EVERYONE = Caller("ana", ["*"], [], None, "restricted")
 _HOSTILE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
@@ -20,12 +20,20 @@ _ENDS = st.sampled_from(["", "\n", "\n\n", " ", "/", "//", "</", ">", "<", '"', 
 
 @st.composite
 def _hostile_sources(draw: st.DrawFn) -> list[Json]:
-    """Sources whose texts begin and end with what tokenizers merge across."""
+    """Sources whose texts begin and end with what tokenizers merge across.
+
+    Some are of so many sentences that they have to be shortened.
+    """
     found = draw(source_lists(8))
     for source in found:
         for chunk in source["chunks"]:
             chunk["text"] = (
-                draw(_ENDS) + draw(_HOSTILE) + " " + chunk["text"] + draw(_HOSTILE) + draw(_ENDS)
+                draw(_ENDS)
+                + draw(_HOSTILE)
+                + " "
+                + "。".join([chunk["text"]] * draw(st.sampled_from((1, 40))))
+                + draw(_HOSTILE)
+                + draw(_ENDS)
             )
     return found
 
@@ -36,10 +44,23 @@ def counter() -> TiktokenCounter:
 
 
 @sized(40, full=10_000)
-@given(sources=_hostile_sources(), request=requests(_EVERYONE), tight=st.integers(1, 400))
+@given(
+    sources=_hostile_sources(),
+    request=requests(_EVERYONE),
+    tight=st.integers(1, 400),
+    shortens=st.booleans(),
+)
 async def test_the_prompt_counted_whole_is_what_was_used(
-    service: Service, counter: TiktokenCounter, sources: list[Json], request: Json, tight: int
+    service: Service,
+    counter: TiktokenCounter,
+    sources: list[Json],
+    request: Json,
+    tight: int,
+    shortens: bool,
 ) -> None:
+    if shortens:
+        request |= {"strategy": "documents", "scope": {}, "query": " ".join(WORDS)}
+        tight += 150
     tenant = service.make_tenant()
     await service.index(tenant, sources)
     request["budget"]["maxTokens"] = tight + request["budget"]["reservedForOutput"]

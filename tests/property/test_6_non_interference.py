@@ -90,7 +90,7 @@ async def test_lists_reads_and_refusals_show_nothing_of_what_is_outside_the_gran
     later = requests[1] | ({"asOf": {"snapshot": older}} if aspect == "past" else {})
     newer = await _stored(asker, later)
     ask = {
-        "snapshot": partial(_snapshot, asker, newer, hidden),
+        "snapshot": partial(_snapshot, asker, newer, older, hidden),
         "explanations": partial(_explanations, asker, pair, newer),
         "past": partial(_past, asker, later, newer),
         "writes": partial(_writes, asker, pair),
@@ -149,15 +149,16 @@ async def _lists(
     return [index, listed, snapshots]
 
 
-async def _snapshot(asker: Asker, own: str, hidden: str | None) -> list[Told]:
+async def _snapshot(asker: Asker, own: str, other: str, hidden: str | None) -> list[Told]:
     """All that is read of a snapshot; of a hidden one no more than of one that is not there."""
     if hidden is not None:
-        unknown = await asker.ask("GET", f"/snapshots/{_UNKNOWN_REF}")
-        told = await asker.ask("GET", f"/snapshots/{hidden}")
-        assert told.body == unknown.body.replace(_UNKNOWN_REF.encode(), hidden.encode())
-        assert (told.status, told.headers) == (404, unknown.headers)
+        for path in ("", f"{own}/diff/"):
+            unknown = await asker.ask("GET", f"/snapshots/{path}{_UNKNOWN_REF}")
+            told = await asker.ask("GET", f"/snapshots/{path}{hidden}")
+            assert told.body == unknown.body.replace(_UNKNOWN_REF.encode(), hidden.encode())
+            assert (told.status, told.headers) == (404, unknown.headers)
     return await asyncio.gather(
-        *(asker.ask("GET", f"/snapshots/{own}{part}") for part in _PARTS),
+        *(asker.ask("GET", f"/snapshots/{own}{part}") for part in (*_PARTS, f"/diff/{other}")),
     )
 
 

@@ -36,6 +36,8 @@ def _some(names: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
 
 
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
+STRATEGIES = ("default", "documents")
+"""Without and with texts that are shortened."""
 
 
 @st.composite
@@ -143,6 +145,7 @@ def requests(draw: st.DrawFn, caller: Caller) -> Json:
         "runId": str(uuid.UUID(int=draw(st.integers(0, 2**128 - 1)))),
         "attemptId": str(uuid.UUID(int=draw(st.integers(0, 2**128 - 1)))),
         "query": draw(texts),
+        "strategy": draw(st.sampled_from(STRATEGIES)),
         "scope": draw(narrowings(caller)),
         "budget": {
             "maxTokens": draw(st.sampled_from((200, 1000, 8000))),

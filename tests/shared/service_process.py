@@ -6,7 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,7 @@ class ServiceProcess:
 
     data_dir: Path
     port: int
+    settings: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +62,7 @@ class ServiceProcess:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port), "--no-access-log"],
                 cwd=PROJECT,
-                env={**outside, "CTXSNAP_DATA_DIR": str(self.data_dir)},
+                env={**outside, "CTXSNAP_DATA_DIR": str(self.data_dir), **self.settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -67,3 +67,36 @@ def test_a_plain_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CTXSNAP_PORT", "a lot")
     with pytest.raises(ConfigurationError, match=r"^CTXSNAP_PORT: "):
         read_settings()
+
+
+RERANKER = {"url": "https://endpoint/v2", "model": "words"}
+
+
+def test_a_re_ranking_endpoint_needs_two_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings().reranking is None
+    monkeypatch.setenv("CTXSNAP_RERANKING", json.dumps(RERANKER))
+    endpoint = read_settings().reranking
+    assert endpoint is not None
+    assert (endpoint.shape, endpoint.batch, endpoint.key) == ("cohere", 32, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("url", "endpoint"),
+        ("model", ""),
+        ("shape", "other"),
+        ("batch", 0),
+        ("batch", 1001),
+        ("deadline_ms", 0),
+        ("keys", SECRET),
+    ],
+)
+def test_a_member_of_it_that_is_not_acceptable_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object
+) -> None:
+    monkeypatch.setenv("CTXSNAP_RERANKING", json.dumps(RERANKER | {"key": SECRET, name: value}))
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings()
+    assert caught.value.detail.startswith(f"CTXSNAP_RERANKING.{name}: ")
+    assert SECRET not in "".join(traceback.format_exception(caught.value))

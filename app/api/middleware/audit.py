@@ -9,18 +9,16 @@ Not handled: a caller that leaves before the answer. What the call had changed h
 with it; reads that nobody got have none.
 """
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 from uuid import uuid4
 
 import structlog
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.audit_trail import Trail
-from app.api.problem_document import MEDIA_TYPE
+from app.api.problem_document import problem_code
 from app.api.problems import instance_of, problem_response, request_id_of
 from app.audit.log import AuditLog
 from app.audit.sealer import Sealer
@@ -116,7 +114,7 @@ class _Door:
             return
         if self._head is not None:
             head, self._head = self._head, None
-            refusal = await self._recorder.record(head["status"], _problem_code(head, message))
+            refusal = await self._recorder.record(head["status"], problem_code(head, message))
             if refusal is not None:
                 self._is_replaced = True
                 response = problem_response(
@@ -129,10 +127,3 @@ class _Door:
             await self._send(head)
         if not self._is_replaced:
             await self._send(message)
-
-
-def _problem_code(head: Message, body: Message) -> str | None:
-    """The code of a problem document; ours come in one piece."""
-    if Headers(raw=head["headers"]).get("content-type") != MEDIA_TYPE:
-        return None
-    return str(json.loads(body["body"])["code"])

@@ -1,9 +1,10 @@
-"""Counts and times requests by route template, so that no caller's words become labels."""
+"""Counts and times requests by route template, and problems by code: never by callers' words."""
 
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.api.problem_document import problem_code
 from app.metrics import Metrics
 
 
@@ -19,11 +20,16 @@ class MetricsMiddleware:
             await self.app(scope, receive, send)
             return
         started, status = time.perf_counter(), 500
+        head: Message | None = None
 
         async def watch(message: Message) -> None:
-            nonlocal status
+            nonlocal status, head
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, head = message["status"], message
+            elif head is not None:
+                code, head = problem_code(head, message), None
+                if code is not None:
+                    self._metrics.refusals.labels(code).inc()
             await send(message)
 
         try:

@@ -51,7 +51,7 @@ def report(error: ServiceError) -> tuple[Response, dict[str, Any]]:
         (errors.InvalidRequestError("x"), 422, "invalid-request"),
         (errors.PinUnavailableError("x"), 422, "pin-unavailable"),
         (errors.BudgetTooSmallError(10, 5), 422, "budget-too-small"),
-        (errors.UnavailableError("x", code="rate-limited"), 429, "rate-limited"),
+        (errors.RateLimitedError("x"), 429, "rate-limited"),
         (errors.UnavailableError("x"), 503, "unavailable"),
         (errors.RetrieverUnavailableError("x"), 503, "retriever-unavailable"),
         (errors.DeadlineExceededError("x"), 504, "deadline-exceeded"),
