@@ -200,8 +200,8 @@ class Settings(BaseSettings):
         (),
         description=(
             "Retrievers for strategies to name, a JSON array of objects with `name`, `type` "
-            "(`http`, `mcp`, `chroma`, or one that a package offers), what it needs of `url`, "
-            "`key` and `options`, and optionally `max_trust_tier` (`untrusted-external`), "
+            "(`http`, `mcp`, `chroma`, `milvus`, or one that a package offers), what it needs of "
+            "`url`, `key` and `options`, and optionally `max_trust_tier` (`untrusted-external`), "
             "`retries` (2), `concurrency` (calls at once; 16), `breaker_failures` (in a row; 5) "
             "after which it is left alone for `breaker_reset_s` (30), `max_bytes` (of an answer; "
             "8,388,608) and `trust_env` (false). Absent: the built-in index alone."

@@ -35,9 +35,6 @@ BackendOpener = Callable[
 ]
 """Opens a backend as its settings say, with the embedders of the service's profiles."""
 
-ENGINES = ("chroma", "milvus")
-"""Types that search copies of the index's vectors."""
-
 _log = structlog.get_logger()
 
 
@@ -54,7 +51,7 @@ async def external_retrievers(
         if one.name in (*built_in, *retrievers, GRAPH, PINNED, RERANK):
             raise ConfigurationError(f"CTXSNAP_RETRIEVERS: the name {one.name} is taken.")
         backend: ExternalBackend
-        if one.type in ENGINES:
+        if one.type in _ENGINES:
             backend = await _engine_backend(one, database, embedders, stack)
         else:
             backend = await stack.enter_async_context(_open_backend(one.type)(one, embedders))
@@ -66,7 +63,7 @@ async def external_retrievers(
             # It is asked again before its first query, which is a failed leg until it answers.
             _log.warning("retriever_unavailable", retriever=one.name, code=error.code)
         retrievers[one.name] = guarded
-        if one.type not in ENGINES:
+        if one.type not in _ENGINES:
             retrievers[one.name] = ExternalRetriever(guarded, TrustTier(one.max_trust_tier))
     return retrievers
 
@@ -96,10 +93,9 @@ async def _engine_backend(
 @asynccontextmanager
 async def open_engine(settings: RetrieverSettings) -> AsyncIterator[VectorEngine]:
     """Raises ConfigurationError for a type that is no engine, or settings that cannot work."""
-    if settings.type not in ENGINES:
-        raise ConfigurationError(f"{settings.type} is no engine; known are: {', '.join(ENGINES)}.")
-    opened = _chroma_engine if settings.type == "chroma" else _milvus_engine
-    async with opened(settings) as engine:
+    if settings.type not in _ENGINES:
+        raise ConfigurationError(f"{settings.type} is no engine; known are: {', '.join(_ENGINES)}.")
+    async with _ENGINES[settings.type](settings) as engine:
         yield engine
 
 
@@ -164,7 +160,7 @@ def _open_backend(type_: str) -> BackendOpener:
         return _OPENERS[type_]
     offered = {point.name: point for point in entry_points(group=RETRIEVER_GROUP)}
     if type_ not in offered:
-        known = ", ".join(sorted({*_OPENERS, *ENGINES, *offered}))
+        known = ", ".join(sorted({*_OPENERS, *_ENGINES, *offered}))
         raise ConfigurationError(f"CTXSNAP_RETRIEVERS: unknown type {type_}; known are: {known}.")
     opener: BackendOpener = offered[type_].load()
     return opener
@@ -214,3 +210,9 @@ async def _mcp_backend(
 
 
 _OPENERS: dict[str, BackendOpener] = {"http": _http_backend, "mcp": _mcp_backend}
+
+_ENGINES: dict[str, Callable[[RetrieverSettings], AbstractAsyncContextManager[VectorEngine]]] = {
+    "chroma": _chroma_engine,
+    "milvus": _milvus_engine,
+}
+"""By the types that search copies of the index's vectors."""

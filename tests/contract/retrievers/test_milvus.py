@@ -34,26 +34,13 @@ def answers() -> Any:
     return milvus_answers
 
 
-GRPC = [
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-]
+GRPC = """
+    CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS
+    PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED
+    INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED
+"""
 WRONG = (
-    *(f"gRPC {name}" for name in GRPC),
+    *(f"gRPC {name}" for name in GRPC.split()),
     *(f"Milvus {code}" for code in (1, 8, 9, 100, 101, 1100, 65535)),
     "no message",
     "no query",
@@ -145,6 +132,23 @@ async def test_no_more_threads_wait_than_calls_are_allowed_at_once(answers: Any)
             await engine.ping()
     # Those that had not begun never do.
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("trust_env", [False, True])
+async def test_a_proxy_of_the_environment_is_used_where_the_settings_say_so(
+    answers: Any, trust_env: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "no_grpc_proxy", "grpc_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with answers.answering(lambda *_: b"") as url:
+        settings = engine_settings("milvus", url, options=TIMEOUT, trust_env=trust_env)
+        async with open_engine(settings) as engine:
+            if not trust_env:
+                await engine.ping()
+                return
+            with pytest.raises(RetrieverUnavailableError):
+                await engine.ping()
 
 
 async def test_the_client_logs_nothing_and_other_libraries_go_on() -> None:
