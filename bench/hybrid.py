@@ -23,7 +23,7 @@ import numpy as np
 from bench.bm25 import Collection, Text, load_collection
 from bench.quality import POSTGRES, add_documents, ask_all, ask_for, row_of, table_head
 from bench.scratch import Scratch, scratch_service
-from bench.vector_file import serve_vectors
+from bench.vector_server import serve_vectors
 
 STRATEGIES = ("lexical-only", "vector-only", "hybrid-ranks", "hybrid-scores", "default")
 BUDGETS = (500, 1000, 2000, 4000)
@@ -73,7 +73,7 @@ def _endpoint(path: Path, collection: Collection, url: str | None) -> Iterator[s
         vectors = _ask(url, collection)
     else:
         raise SystemExit(f"{path.name} has no vectors beside it: name --embeddings")
-    with serve_vectors(vectors) as served:
+    with serve_vectors(vectors.get) as served:
         yield served
 
 

@@ -46,7 +46,8 @@ from bench.corpus import DEFAULT_FOLDERS, Document, read_documents
 from bench.loading import EVERYONE, GRANT, drafts_of, load, tidy
 from bench.quality import POSTGRES
 from bench.scratch import TENANT, Scratch, scratch_service
-from bench.word_vectors import DIMENSIONS, WordVectors, serve_words
+from bench.vector_server import serve_vectors
+from bench.word_vectors import DIMENSIONS, WordVectors
 
 LIMIT = full_text.LIMIT
 _TOKENS_PER_CHUNK = 40
@@ -83,7 +84,7 @@ def main() -> None:
         max_tokens=_TOKENS_PER_CHUNK,
         count_tokens=partial(tokens.count, encoding="o200k_base"),
     )
-    with serve_words(words) as url:
+    with serve_vectors(lambda text: words.numbers(text).tolist()) as url:
         profile = f'[{{"url": "{url}", "model": "words", "dimensions": {DIMENSIONS}}}]'
         with scratch_service(_POSTGRES, {"CTXSNAP_EMBEDDINGS": profile}) as scratch:
             bench = Bench(scratch, words, tokens)

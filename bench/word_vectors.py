@@ -4,12 +4,8 @@ A text's vector is the sum of a random direction for each of its terms: texts th
 near each other. They say nothing about the quality of vectors that a model makes.
 """
 
-import json
-import threading
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -44,35 +40,3 @@ class WordVectors:
 
     def _vector(self, text: str) -> HalfVector:
         return half_vector(self.numbers(text).astype(np.float64), normalise=True)
-
-
-@contextmanager
-def serve_words(words: WordVectors) -> Iterator[str]:
-    """The base URL of an OpenAI-compatible server that gives these vectors."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(words))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-
-
-def _handler(words: WordVectors) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            found = [words.numbers(text).tolist() for text in request["input"]]
-            entries = [{"index": at, "embedding": one} for at, one in enumerate(found)]
-            body = json.dumps({"data": entries}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """A line for each query."""
-
-    return Handler

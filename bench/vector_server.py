@@ -1,17 +1,18 @@
-"""An embedding endpoint that answers with vectors from a file, for texts that it was told of."""
+"""An embedding endpoint that answers with vectors that were made before, or are made here."""
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-Vectors = Mapping[str, list[float]]
+Vectors = Callable[[str], list[float] | None]
+"""The vector of a text, prefix included; None for one that has none."""
 
 
 @contextmanager
 def serve_vectors(vectors: Vectors) -> Iterator[str]:
-    """The base URL of a server that knows the vector of each of these texts, prefix included."""
+    """The base URL of an OpenAI-compatible server that gives these vectors."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(vectors))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -26,7 +27,7 @@ def _handler(vectors: Vectors) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            found = [vectors.get(text) for text in request["input"]]
+            found = [vectors(text) for text in request["input"]]
             entries = [{"index": at, "embedding": one} for at, one in enumerate(found)]
             body = json.dumps({"data": entries}).encode()
             self.send_response(404 if None in found else 200)
