@@ -18,6 +18,7 @@ from app.config import RetrieverSettings
 from app.errors import ConfigurationError, UnavailableError
 from app.indexing.embedding import Embedder
 from app.retrieval.expansion import GRAPH
+from app.retrieval.candidate import InvalidAnswerError
 from app.retrieval.external import ExternalRetriever
 from app.retrieval.policy import GuardedRetriever, RetrieverPolicy
 from app.retrieval.reranking import RERANK
@@ -34,6 +35,9 @@ BackendOpener = Callable[
     [RetrieverSettings, Sequence[Embedder]], AbstractAsyncContextManager[ExternalBackend]
 ]
 """Opens a backend as its settings say, with the embedders of the service's profiles."""
+
+_FIRST_ANSWER_S = 10.0
+"""For how long the start waits for what a backend filters by."""
 
 _log = structlog.get_logger()
 
@@ -58,10 +62,16 @@ async def external_retrievers(
         policy = RetrieverPolicy(one.concurrency, one.breaker_failures, one.breaker_reset_s)
         guarded = GuardedRetriever(backend, policy, asyncio.get_running_loop().time)
         try:
-            await guarded.check_scope()
-        except UnavailableError as error:
+            async with asyncio.timeout(_FIRST_ANSWER_S):
+                await guarded.check_scope()
+        except (TimeoutError, UnavailableError) as error:
             # It is asked again before its first query, which is a failed leg until it answers.
-            _log.warning("retriever_unavailable", retriever=one.name, code=error.code)
+            code = getattr(error, "code", "timeout")
+            _log.warning("retriever_unavailable", retriever=one.name, code=code)
+        except InvalidAnswerError as error:
+            raise ConfigurationError(
+                f"CTXSNAP_RETRIEVERS: {one.name} does not say what it filters by: {error}"
+            ) from error
         retrievers[one.name] = guarded
         if one.type not in _ENGINES:
             retrievers[one.name] = ExternalRetriever(guarded, TrustTier(one.max_trust_tier))

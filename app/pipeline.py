@@ -87,6 +87,8 @@ async def create_snapshot(services: Services, call: Call) -> Answer:
     strategy = services.strategies.resolve(request.strategy)
     budget = resolve_budget(request.budget, strategy, services.tokens)
     inline, refused = admit_inline(call.grant, scope, request.items)
+    # Before a repeat is looked for: who lost the permission is not answered by it either.
+    _check_index_version(call.grant, request.as_of)
     keys = repeat_keys(call.grant, scope, request, call.idempotency_key)
     if not call.dry_run:
         first = await find_first(services.snapshots, call.grant, keys, refresh=call.refresh)
@@ -136,11 +138,6 @@ async def open_view(
     if as_of is None:
         return await services.views.open(scope)
     if as_of.index_version is not None:
-        if Permission.INDEX_WRITE not in grant.permissions:
-            raise PermissionMissingError(
-                "asOf.indexVersion needs the permission index:write; asOf.snapshot does not.",
-                pointers=("/asOf/indexVersion",),
-            )
         version = IndexVersion(as_of.index_version)
     else:
         ref = (as_of.snapshot or "").lower()
@@ -151,6 +148,15 @@ async def open_view(
             )
         version = IndexVersion(stored.index_version)
     return await services.views.open(scope, version, admitted_now=scope)
+
+
+def _check_index_version(grant: Grant, as_of: AsOf | None) -> None:
+    is_named = as_of is not None and as_of.index_version is not None
+    if is_named and Permission.INDEX_WRITE not in grant.permissions:
+        raise PermissionMissingError(
+            "asOf.indexVersion needs the permission index:write; asOf.snapshot does not.",
+            pointers=("/asOf/indexVersion",),
+        )
 
 
 def stored_inputs(inputs: JsonObject, view: IndexView) -> bytes:

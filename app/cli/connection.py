@@ -1,6 +1,10 @@
 """The options by which commands find the service and show who they are."""
 
+import os
+import shlex
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,7 +43,7 @@ Tenant = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Project = Annotated[str, typer.Option("--project", "-p", help="The project.")]
 
-__all__ = ["DEFAULT_TENANT", "AsJson", "Project", "Tenant", "Token", "Url", "connect"]
+__all__ = ["DEFAULT_TENANT", "AsJson", "Project", "Tenant", "Token", "Url", "connect", "same_data"]
 
 
 def connect(url: str | None, token: str | None, tenant: str) -> ServiceClient:
@@ -58,6 +62,14 @@ def local_url(settings: Settings) -> str:
     """Where a service with these settings is reached from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def same_data(settings: Settings) -> str:
+    """`ctxsnap` as a shell takes it from any folder, with the data folder of these settings."""
+    folder = shlex.quote(os.fspath(settings.data_dir.resolve()))
+    # Beside the interpreter that runs this, whether or not its folder is on the new PATH.
+    program = shlex.quote(os.fspath(Path(sys.executable).with_name("ctxsnap")))
+    return f"CTXSNAP_DATA_DIR={folder} {program}"
 
 
 def _development_token(settings: Settings, url: str, tenant: str) -> str:

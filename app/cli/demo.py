@@ -8,9 +8,7 @@ Not handled: removing what was indexed; the projects demo-docs and demo-code sta
 """
 
 import json
-import os
 import shlex
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,7 +21,7 @@ import typer
 
 from app.cli.background import running_service
 from app.cli.client import ServiceClient
-from app.cli.connection import local_url
+from app.cli.connection import local_url, same_data
 from app.cli.files import Selection, SourceFile, select_files
 from app.cli.ingestion import Ingestion, Labelling
 from app.cli.snapshot_view import checks_view, snapshot_view
@@ -166,9 +164,7 @@ def _heading(text: str) -> None:
 
 def how_to_repeat(settings: Settings, request: Mapping[str, Any], snapshot_hash: str) -> str:
     """Lines for a new shell in any folder; the service has to run, on the same data folder."""
-    folder = shlex.quote(os.fspath(settings.data_dir.resolve()))
-    # Beside the interpreter that runs this, whether or not its folder is on the new PATH.
-    command = f"CTXSNAP_DATA_DIR={folder} {shlex.quote(os.fspath(_beside_interpreter()))}"
+    command = same_data(settings)
     url = shlex.quote(f"{local_url(settings)}/snapshots")
     authorised = '-H "Authorization: Bearer $TOKEN"'
     body = shlex.quote(json.dumps(request))
@@ -188,7 +184,3 @@ def how_to_repeat(settings: Settings, request: Mapping[str, Any], snapshot_hash:
         f"curl -sS {url}/{snapshot_hash}/verify {authorised}",
     )
     return printable("\n".join(lines), lines=True)
-
-
-def _beside_interpreter() -> Path:
-    return Path(sys.executable).with_name("ctxsnap")

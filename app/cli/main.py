@@ -27,7 +27,6 @@ application = typer.Typer(
     help="Immutable, hashed snapshots of exactly the knowledge that one agent attempt may use.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

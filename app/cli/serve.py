@@ -1,7 +1,7 @@
 """`ctxsnap serve` and `ctxsnap migrate`: the service and its database."""
 
 import asyncio
-import os
+import json
 import signal
 import sys
 from types import FrameType
@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from app.cli.connection import DEFAULT_TENANT, AsJson, same_data
 from app.cli.server import Server, listen, url_of
-from app.cli.terminal import printable, say
+from app.cli.terminal import printable, say, write_json
 from app.config import Settings, read_settings
 from app.errors import ConfigurationError
 
@@ -51,8 +52,7 @@ def _announce(settings: Settings, url: str) -> None:
     if settings.issuers:
         typer.echo("Tokens come from the configured issuers.")
     else:
-        folder = printable(os.fspath(settings.data_dir.resolve()))
-        typer.echo(f"Get a token: CTXSNAP_DATA_DIR={folder} ctxsnap token --tenant acme")
+        typer.echo(f"Get a token: {printable(same_data(settings))} token --tenant {DEFAULT_TENANT}")
     typer.echo("Stop with Ctrl-C.")
     sys.stdout.flush()
 
@@ -66,6 +66,7 @@ def migrate(
             "profile in CTXSNAP_EMBEDDINGS.",
         ),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Bring the database up to date and print its revision.
 
@@ -80,4 +81,8 @@ def migrate(
         )
     from app.bootstrap import migrate_database  # noqa: PLC0415 - as in `serve`
 
-    typer.echo(asyncio.run(migrate_database(settings, vector_index=vector_index)))
+    revision = asyncio.run(migrate_database(settings, vector_index=vector_index))
+    if as_json:
+        write_json(json.dumps({"revision": revision}).encode() + b"\n")
+    else:
+        typer.echo(revision)

@@ -38,7 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
         reason = os.strerror(error.errno or 0) if known else error.strerror
         raise ConfigurationError(
             f"Cannot listen on {host}, port {port} ({reason}): choose another with --host and "
-            "--port."
+            "--port, or CTXSNAP_HOST and CTXSNAP_PORT."
         ) from error
 
 

@@ -8,6 +8,7 @@ told as spans, so that the text can be had again from the original and need not 
 Not handled: summaries; references from what is kept to what is left out.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -53,17 +54,23 @@ def shorten(
     units = split(text, format_)
     ranked = _by_worth(text, units, frozenset(query_terms), terms_of)
     kept = _fitting(text, units, ranked, room_tokens, count_tokens)
-    while kept:
-        spans = _spans(units, {place for group in kept for place in group})
+
+    def joined(groups: int) -> Shortened:
+        spans = _spans(units, {place for group in kept[:groups] for place in group})
         shortened = cut(text, spans)
-        tokens = count_tokens(framed_body(shortened))
-        if tokens < floor_tokens or len(shortened) >= len(text.strip()):
-            return None
-        if tokens <= room_tokens:
-            return Shortened(shortened, spans, tokens)
-        # Joined, units may count more than one by one.
-        kept.pop()
-    return None
+        return Shortened(shortened, spans, count_tokens(framed_body(shortened)))
+
+    # Joined, units may count more than one by one: as many as fit are found in few steps,
+    # because giving up one by one would take a count of the whole for each.
+    found = joined(len(kept))
+    if found.body_tokens > room_tokens:
+        most = bisect_left(
+            range(1, len(kept)), True, key=lambda groups: joined(groups).body_tokens > room_tokens
+        )
+        found = joined(most)
+    if not found.spans or found.body_tokens < floor_tokens:
+        return None
+    return None if len(found.text) >= len(text.strip()) else found
 
 
 def cut(text: str, spans: Sequence[Span]) -> str:

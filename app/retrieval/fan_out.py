@@ -136,7 +136,7 @@ def _check_form(candidate: Candidate) -> None:
     chunk, label = candidate.chunk, candidate.chunk.label
     names: tuple[str, ...] = (chunk.project, chunk.source_id, chunk.revision, chunk.chunk_id)
     names += tuple(name for name in (chunk.provenance, chunk.head_revision) if name is not None)
-    if not all(map(_is_name, names)):
+    if not all(map(_is_name, (*names, *(label.allow or ()), *label.deny))):
         raise InvalidAnswerError("a name is empty, too long or no text")
     numbers = (candidate.score, chunk.ordinal, *chunk.body_tokens.values())
     if not all(type(number) is int and abs(number) < 1 << 53 for number in numbers):
@@ -152,8 +152,8 @@ def _check_form(candidate: Candidate) -> None:
         and (chunk.expires_at is None or chunk.expires_at.tzinfo is not None)
     ):
         raise InvalidAnswerError("a word of a label or a time is not of its kind")
-    if len(chunk.text) > MAX_TEXT_CHARS:
-        raise InvalidAnswerError("a text is too long")
+    if len(chunk.text) > MAX_TEXT_CHARS or "\0" in chunk.text:
+        raise InvalidAnswerError("a text is too long, or has a NUL, which PostgreSQL cannot hold")
     if digest_text(chunk.text) != chunk.content_hash:
         raise InvalidAnswerError("a text does not match its digest")
 

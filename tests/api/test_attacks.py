@@ -222,3 +222,17 @@ async def test_words_of_a_caller_never_become_labels_of_metrics(api: Api) -> Non
     text = (await api.client.get("/metrics")).text
     assert 'method="any",route="/healthz",status="405"' in text
     assert "WORD" not in text
+
+
+async def test_a_repeat_asks_for_the_permissions_of_its_request_again(api: Api) -> None:
+    """Who lost the right to name a version is not answered by what it stored when it had it."""
+    await api.index(source("a.md", "cancel"))
+    request = question("cancel", asOf={"indexVersion": await api.index_version()})
+    key = {"Idempotency-Key": "k"}
+    first = await api.client.post("/snapshots", json=request, headers={**api.headers(), **key})
+    assert first.status_code == 201
+    reader = api.headers(scope="snapshots:assemble snapshots:read")
+    for headers in (reader, {**reader, **key}):
+        again = await api.client.post("/snapshots", json=request, headers=headers)
+        assert_problem(again, 403, "permission-missing", "/asOf/indexVersion")
+    assert (await api.post(request)).content == first.content

@@ -99,6 +99,7 @@ CANNOT_BE: dict[str, Lie] = {
     "a text that is not its digest's": chunk(text="something else"),
     "no digest": chunk(content_hash="sha256:zz"),
     "half a surrogate pair for a text": chunk(text="\ud800"),
+    "NUL in a text": chunk(text="\0", content_hash=digest_text("\0")),
     "a text without an end": _endless,
     "a score that is no number": score(math.nan),
     "an infinite score": score(math.inf),
@@ -123,6 +124,8 @@ CANNOT_BE: dict[str, Lie] = {
     "an expiry in quotes": chunk(expires_at="2030-01-01T00:00:00Z"),
     "an expiry without a zone": chunk(expires_at=datetime(2030, 1, 1)),  # noqa: DTZ001
     "no label": chunk(label=None),
+    "half a surrogate pair in an access list": label(allow=("user:ana", "\ud800")),
+    "NUL in a denial": label(deny=("\0",)),
     "a class that is no word of the contract": label(knowledge_class="novel"),
     "a class of another type": label(knowledge_class="documents"),
     "a tier of another type": label(trust_tier="user"),

@@ -1,4 +1,4 @@
-"""The README's commands work as pasted: curl against a real service, retention in SQL."""
+"""Commands work as pasted: the README's against a real service, and the SQL of retention."""
 
 import json
 import os
@@ -20,13 +20,12 @@ from tests.tokens import TokenFactory
 
 _ROOT = Path(__file__).parents[2]
 _README = (_ROOT / "README.md").read_text(encoding="utf-8")
+_OPERATIONS = (_ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 _BIN = Path(sys.executable).parent
 
 
-def _block(language: str, containing: str) -> str:
-    blocks: list[str] = re.findall(
-        rf"^```{language}\n(.*?)^```$", _README, re.DOTALL | re.MULTILINE
-    )
+def _block(text: str, language: str, containing: str) -> str:
+    blocks: list[str] = re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     (found,) = [block for block in blocks if containing in block]
     return found
 
@@ -57,20 +56,26 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Running]:
             service.stdout.close()
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs the command curl")
-def test_the_curl_lines_work_as_pasted(running: _Running) -> None:
-    script = _block("sh", "curl -sS -X PUT")
+def _pasted(running: _Running, containing: str) -> str:
+    """What the README's block prints, run in the checkout against the running service."""
+    script = _block(_README, "sh", containing)
     script = script.replace("http://127.0.0.1:8080", running.url).replace(".venv/bin", str(_BIN))
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        env=running.environment,
+        env={**running.environment, "CTXSNAP_URL": running.url},
         cwd=_ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    decoder, answers, rest = json.JSONDecoder(), [], done.stdout.strip()
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs the command curl")
+def test_the_curl_lines_work_as_pasted(running: _Running) -> None:
+    shown = _pasted(running, "curl -sS -X PUT")
+    decoder, answers, rest = json.JSONDecoder(), [], shown.strip()
     while rest:
         answer, end = decoder.raw_decode(rest)
         answers.append(answer)
@@ -78,6 +83,12 @@ def test_the_curl_lines_work_as_pasted(running: _Running) -> None:
     change, snapshot = answers
     assert change["sources"][0]["chunks"] == 1
     assert [item["sourceId"] for item in snapshot["items"]] == ["docs/cancelling.md"]
+
+
+def test_a_folder_is_indexed_and_found_as_pasted(running: _Running) -> None:
+    shown = _pasted(running, "ctxsnap ingest")
+    assert re.search(r"^[1-9]\d* added, 0 replaced", shown)
+    assert "strategies.md" in shown
 
 
 async def test_retention_removes_what_has_expired_and_nothing_else(
@@ -103,7 +114,7 @@ async def test_retention_removes_what_has_expired_and_nothing_else(
         headers = {**token.headers(tenant), "Idempotency-Key": "k"}
         answer = await client.post("/snapshots", json=body, headers=headers)
         assert answer.status_code == 201
-    script = _block("sql", "CREATE TEMPORARY TABLE expired")
+    script = _block(_OPERATIONS, "sql", "CREATE TEMPORARY TABLE expired")
     script = script.replace("'acme'", f"'{expiring}'").replace("- interval '2 years'", "")
     statements = [part.strip() for part in script.split(";") if part.strip()]
     async with owner.engine.connect() as connection:

@@ -27,7 +27,7 @@ _PARTS = ("", "/report", "/contents", "/prompt", "/verify")
 def _with_requests(draw: st.DrawFn) -> tuple[Pair, Json, Json, str]:
     """A pair of worlds, a request that is answered, and one that is not, with its code."""
     pair, choice = draw(pairs(narrowed=True)), draw(choices)
-    strategy = choice.pick(("default", "default", "code", "lexical-only"))
+    strategy = choice.pick(("default", "code", "documents", "lexical-only"))
     request = a_request(choice, pair, 1) | {"strategy": strategy}
     return pair, request, *a_refused_request(draw(choices), pair)
 

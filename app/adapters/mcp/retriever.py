@@ -4,7 +4,8 @@ The tool takes a query of openapi/retriever.json as its arguments and returns an
 structured content. In its `_meta`, `ctxsnap` holds the contract's capabilities.
 
 Guarantees: whatever the client library raises is a RetrieverUnavailableError, and tells nothing
-of what was answered. Each call is a session of its own, so that none outlives a failure.
+of what was answered. Each call is a session of its own, so that none outlives a failure. What a
+server sends is read up to a bound, each answer of its own and whatever form it has.
 
 Not handled: what else the server offers or asks for.
 """
@@ -32,6 +33,8 @@ from app.scope.vocabulary import TrustTier
 META = "ctxsnap"
 
 _KEY = re.compile(r"[\x21-\x7e]+")
+_MOST_PAGES = 100
+"""Of a list of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class McpRetriever:
 
     def __init__(self, tool: McpTool) -> None:
         self._tool = tool
-        self._headers = {}
+        # Identity: a compressed answer could grow beyond the bound while it is unpacked.
+        self._headers = {"Accept-Encoding": "identity"}
         if tool.key is not None:
             if not _KEY.fullmatch(tool.key):
                 raise ConfigurationError(f"The key of {tool.name} is no token of a header.")
@@ -83,7 +87,7 @@ class McpRetriever:
     async def _capabilities(self) -> bytes:
         async with self._session() as client:
             tools, cursor = [], None
-            while True:
+            for _ in range(_MOST_PAGES):
                 page = await client.list_tools(cursor=cursor)
                 tools += page.tools
                 cursor = page.next_cursor
@@ -108,6 +112,7 @@ class McpRetriever:
             async with (
                 httpx2.AsyncClient(
                     headers=self._headers,
+                    event_hooks={"response": [partial(_bound, most_bytes=self._tool.max_bytes)]},
                     trust_env=self._tool.trust_env,
                     follow_redirects=False,
                     timeout=None,
@@ -121,3 +126,29 @@ class McpRetriever:
                 yield client
         except Exception as error:
             raise RetrieverUnavailableError(f"{self.name} could not be asked.") from error
+
+
+async def _bound(response: httpx2.Response, *, most_bytes: int) -> None:
+    """The client library bounds events alone, and not an answer that is one document."""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise httpx2.DecodingError("it is compressed")
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _BoundedStream(response.stream, most_bytes)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """The body of an answer; raises DecodingError beyond the bound."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, most_bytes: int) -> None:
+        self._stream = stream
+        self._left = most_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            self._left -= len(part)
+            if self._left < 0:
+                raise httpx2.DecodingError("it is too long")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from app.adapters.http.retriever import HttpRetriever
 from app.adapters.postgres.database import Database, Statement
+from app.adapters.retriever_contract import filters_from
 from app.config import RetrieverSettings, Settings
 from app.errors import ConfigurationError
 from app.retrieval.retriever import SCOPE_PARTS
@@ -239,6 +241,10 @@ CANNOT_BE: dict[str, Callable[[Json], Any]] = {
     "a score beyond what JSON holds": changed(score=2**53),
     "no source id": changed(sourceId=""),
     "NUL in a chunk id": changed(chunkId="\0"),
+    "NUL in a text": changed(text="a\0b", contentHash=_hash("a\0b")),
+    "NUL in an access list": changed(acl={"allow": ["user:ana", "user:\0"]}),
+    "NUL in a denial": changed(acl={"deny": ["\0"]}),
+    "a denial longer than any name": changed(acl={"deny": ["x" * 3000]}),
     "null for a project": changed(project=None),
     "a class of its own": changed(**{"class": "novel"}),
     "a tier of its own": changed(trustTier="root"),
@@ -386,6 +392,22 @@ async def test_a_backend_that_does_not_filter_is_refused_at_start(
                 pass
     finally:
         server.filters = SCOPE_PARTS
+
+
+async def test_a_backend_whose_answer_at_start_is_no_answer_is_named(
+    service_settings: Settings,
+    recipes: Path,
+    server: ReferenceServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The reference server cannot break its own contract.
+    async def no_answer(_: HttpRetriever) -> frozenset[str]:
+        return filters_from(b'{"filters": [7]}')
+
+    monkeypatch.setattr(HttpRetriever, "filters", no_answer)
+    with pytest.raises(ConfigurationError, match="kb does not say what it filters by"):
+        async with service_with(service_settings, recipes, configured(server.url)):
+            pass
 
 
 async def test_one_that_is_away_at_start_is_asked_for_its_filters_before_its_first_query(

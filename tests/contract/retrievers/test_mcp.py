@@ -1,11 +1,16 @@
 """A tool of a real MCP server: refused, failing, and as a leg of the whole service."""
 
+import asyncio
+import gzip
+import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app import external_retrievers
 from app.config import RetrieverSettings, Settings
 from app.errors import ConfigurationError, RetrieverUnavailableError
 from app.retrieval.candidate import InvalidAnswerError
@@ -63,6 +68,64 @@ async def test_an_answer_is_bounded(url: str) -> None:
     with pytest.raises((InvalidAnswerError, RetrieverUnavailableError)):
         await backend(url, max_bytes=16).retrieve(QUERY)
     assert (await backend(url).retrieve(QUERY)).candidates == ()
+
+
+_ENDLESS = 64 * 1024 * 1024
+
+
+@asynccontextmanager
+async def answering(header: bytes, body: bytes) -> AsyncIterator[tuple[str, asyncio.Queue[int]]]:
+    """A server with one answer to everything, and how many bytes of it each call took."""
+    taken = asyncio.Queue[int]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+        writer.write(head % len(body) + header + b"\r\n")
+        at, step = 0, 65_536
+        with suppress(ConnectionError):
+            while at < len(body):
+                writer.write(body[at : at + step])
+                await writer.drain()
+                at += step
+        taken.put_nowait(at)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp", taken
+
+
+async def test_an_answer_that_is_one_document_is_not_read_beyond_the_bound() -> None:
+    async with answering(b"", b" " * _ENDLESS) as (where, taken):
+        with pytest.raises(RetrieverUnavailableError):
+            await backend(where).filters()
+        assert await taken.get() < _ENDLESS / 2
+
+
+async def test_a_compressed_answer_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[bytes] = []
+    monkeypatch.setattr(
+        "httpx2._decoders.GZipDecoder.decode", lambda _, data: unpacked.append(data)
+    )
+    async with answering(b"Content-Encoding: gzip\r\n", gzip.compress(b"{}")) as (where, _):
+        with pytest.raises(RetrieverUnavailableError):
+            await backend(where).filters()
+    assert unpacked == []
+
+
+async def test_a_silent_server_does_not_keep_the_service_from_starting(
+    service_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external_retrievers, "_FIRST_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+        one = RetrieverSettings(name="kb", type="mcp", url=where)
+        settings = service_settings.model_copy(update={"retrievers": (one,)})
+        async with (
+            serving(settings, write_recipes(tmp_path, RECIPES)) as app,
+            calling(app) as client,
+        ):
+            assert (await client.get("/readyz")).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["http://127.0.0.1:9/mcp", "/elsewhere"])

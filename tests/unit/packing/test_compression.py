@@ -78,6 +78,28 @@ def test_less_than_the_floor_is_nothing() -> None:
     assert asked(SIX, "hens", floor=tokens + 1) is None
 
 
+def test_units_that_count_more_together_are_given_up_in_few_steps() -> None:
+    """One count of the whole for each of ten thousand units would take minutes."""
+    wholes: list[int] = []
+
+    def counted(text: str) -> int:
+        wholes.extend([len(text)] * text.startswith(framed_body("")[:2]))
+        return count(text)
+
+    found = shorten(
+        "cancel\n\n" * 10_000,
+        Format.MARKDOWN,
+        frozenset(["cancel"]),
+        room_tokens=10_000,
+        floor_tokens=1,
+        terms_of=lambda _: ["cancel"],
+        count_tokens=counted,
+    )
+    assert found is not None
+    assert 9_990 < found.body_tokens <= 10_000
+    assert len(wholes) < 20
+
+
 def test_a_text_that_would_stay_whole_is_not_shortened() -> None:
     assert asked("Cats purr. Cats sleep.", "cats") is None
     assert asked("\n\nCats purr. Cats sleep.\n", "cats") is None
