@@ -139,7 +139,7 @@ class Settings(BaseSettings):
         description="Most requests of one process at once that assemble or change something.",
     )
     max_queued_requests: int = Field(
-        200,
+        64,
         ge=0,
         le=100_000,
         description="Most of them that wait for their turn; beyond it, 503 at once.",

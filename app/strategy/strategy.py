@@ -201,6 +201,15 @@ class Strategy(_Part):
             )
         return self
 
+    @model_validator(mode="after")
+    def _scores_have_a_meaning(self) -> Self:
+        """Reciprocal ranks do not say how good a candidate is."""
+        if self.packing.value == "scores" and self.fusion.method != "normalised-scores":
+            raise ValueError(
+                "packing.value: scores needs fusion.method: normalised-scores; or take ranks"
+            )
+        return self
+
     @property
     def name(self) -> str:
         """`id@version`, as a snapshot records it."""

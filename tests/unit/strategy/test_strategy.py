@@ -344,3 +344,10 @@ def test_approximate_search_is_for_strategies_that_say_so(tmp_path: Path) -> Non
     assert "'vector-approximate' is for strategies whose id contains 'approximate'" in detail
     named = write(tmp_path, retrievers=steps, id="own-approximate")
     assert load_strategy(named).name == "own-approximate@1"
+
+
+def test_worth_by_scores_needs_scores_that_mean_something(tmp_path: Path) -> None:
+    detail = refusal(write(tmp_path, packing={"value": "scores"}))
+    assert "packing.value: scores needs fusion.method: normalised-scores" in detail
+    fused = {"method": "normalised-scores"}
+    assert load_strategy(write(tmp_path, packing={"value": "scores"}, fusion=fused))
