@@ -17,8 +17,8 @@ from app.adapters.postgres.vector_engine import PostgresEngineRetriever
 from app.config import RetrieverSettings
 from app.errors import ConfigurationError, UnavailableError
 from app.indexing.embedding import Embedder
-from app.retrieval.expansion import GRAPH
 from app.retrieval.candidate import InvalidAnswerError
+from app.retrieval.expansion import GRAPH
 from app.retrieval.external import ExternalRetriever
 from app.retrieval.policy import GuardedRetriever, RetrieverPolicy
 from app.retrieval.reranking import RERANK
