@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from app.adapters.postgres.database import Database
 from app.adapters.postgres.embedded import EmbeddedDatabase
+from tests.cli_in_process import run_in_process
 from tests.tokens import TokenFactory
 
 CTXSNAP = str(Path(sys.executable).with_name("ctxsnap"))
@@ -38,13 +39,8 @@ class Auditor:
             assert answer.status_code == 200
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [CTXSNAP, "audit", *arguments, "--url", self.url],
-            env={**os.environ, "CTXSNAP_TOKEN": self.token},
-            capture_output=True,
-            check=False,
-            timeout=60,
-        )
+        environment = {"CTXSNAP_TOKEN": self.token}
+        return run_in_process("audit", *arguments, "--url", self.url, environment=environment)
 
     def verify(self, *arguments: str) -> tuple[int, dict[str, Any]]:
         done = self.run("verify", "--json", *arguments)

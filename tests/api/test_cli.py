@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from app.adapters.development_key import load_or_create_development_key
+from tests.cli_in_process import run_in_process
 from tests.tokens import TokenFactory
 
 CTXSNAP = str(Path(sys.executable).with_name("ctxsnap"))
@@ -43,6 +44,12 @@ class Commands:
         }
 
     def run(self, *arguments: str | Path, **changed: str) -> subprocess.CompletedProcess[bytes]:
+        cleared = dict.fromkeys(name for name in os.environ if name.startswith("CTXSNAP_"))
+        return run_in_process(*arguments, environment={**cleared, **self.environment(**changed)})
+
+    def run_process(
+        self, *arguments: str | Path, **changed: str
+    ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [CTXSNAP, *arguments],
             env=self.environment(**changed),
@@ -214,13 +221,13 @@ def test_a_refusal_is_told_with_its_code_its_place_and_the_requests_id(
 ) -> None:
     (tmp_path / "a.md").write_text("text")
     arguments = ("ingest", tmp_path, "--project", "p", "--classification", "restricted", "--json")
-    refused = commands.run(*arguments, CTXSNAP_TOKEN=token)
+    refused = commands.run_process(*arguments, CTXSNAP_TOKEN=token)
     assert refused.returncode == 1
     assert refused.stdout == b""
     said = refused.stderr.decode()
     assert "a.md classification" in said
     assert re.search(r"scope-exceeds-grant \(HTTP 403\), request [0-9a-f-]{36}", said)
-    unknown = commands.run("show", "sha256:" + "0" * 64, CTXSNAP_TOKEN=token)
+    unknown = commands.run_process("show", "sha256:" + "0" * 64, CTXSNAP_TOKEN=token)
     assert unknown.returncode == 1
     assert b"not-found (HTTP 404)" in unknown.stderr
 

@@ -27,8 +27,8 @@ from tests.tokens import TokenFactory
 Json = dict[str, Any]
 
 ROUNDS = 50 if os.environ.get("CTXSNAP_FULL_SIZE") else 5
-CALLERS = 3
-PAUSE_S = 0.05
+CALLERS = 2
+PAUSE_S = 0.1
 RECOVERY_S = 30
 CHUNKS = 3
 TENANT = "acme"
@@ -134,7 +134,7 @@ async def test_what_was_acknowledged_outlives_kill_9(service: ServiceProcess) ->
                 for _ in range(CALLERS):
                     calls.create_task(load.keep_assembling())
                     calls.create_task(load.keep_writing())
-                await asyncio.sleep(drawn.uniform(0.2, 1.5))
+                await asyncio.sleep(drawn.uniform(0.2, 1.0))
                 await (_kill_service if number % 2 else _kill_postgres)(service)
                 recovered_s = await load.until_one_succeeds()
                 load.stopped = True

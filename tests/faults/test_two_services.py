@@ -140,6 +140,7 @@ async def test_two_services_share_a_fresh_data_folder(fresh_dir: Path, tenant: s
         assert not list((fresh_dir / "postgres").rglob(".s.PGSQL.*"))
 
 
+@pytest.mark.long
 async def test_two_services_share_a_database_by_url(
     migrated: EmbeddedDatabase, fresh_dir: Path, tenant: str
 ) -> None:
@@ -212,6 +213,7 @@ class Load:
         assert answer.status_code != 503 or answer.headers["Retry-After"]
 
 
+@pytest.mark.long
 async def test_a_service_outlives_its_embedded_server_and_stops_without_it(
     fresh_dir: Path, tenant: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
