@@ -162,6 +162,7 @@ def test_hostile_shapes_are_refused_at_once(body: bytes) -> None:
     assert time.process_time() - start_s < 1
 
 
+@pytest.mark.long
 def test_time_grows_no_faster_than_the_text() -> None:
     def cost_s(count: int) -> float:
         body = b'{"k":["\\ud83d\\ude00",' + b'{"a":[1.5,"x"]},' * count + b"NaN]}"

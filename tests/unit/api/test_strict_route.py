@@ -423,6 +423,7 @@ async def test_long_bodies_are_validated_once_and_off_the_event_loop(
     assert [name == here for name in threads] == [False, True]
 
 
+@pytest.mark.long
 async def test_a_body_with_a_fault_in_every_entry_is_answered_quickly(
     client: httpx.AsyncClient,
 ) -> None:

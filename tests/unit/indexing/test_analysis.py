@@ -188,6 +188,7 @@ def test_a_text_without_words_has_no_terms(text: str) -> None:
     assert analyze(text, "en") == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "most_terms"),
     [

@@ -112,6 +112,7 @@ MANY_LINES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "media_type"),
     [
