@@ -27,6 +27,7 @@ from app.retrieval.vector_engine import VectorEngine
 from app.scope.vocabulary import TrustTier
 from app.snapshot.pieces import PINNED
 from app.strategy.strategy import APPROXIMATE
+from app.tracing import hand_on_with
 
 RETRIEVER_GROUP = "ctxsnap.retrievers"
 """Entry points of this group are `BackendOpener`s; the name of one is a retriever's `type`."""
@@ -111,8 +112,7 @@ async def open_engine(settings: RetrieverSettings) -> AsyncIterator[VectorEngine
 
 @asynccontextmanager
 async def _chroma_engine(settings: RetrieverSettings) -> AsyncIterator[VectorEngine]:
-    # A client of its own, as for embeddings.
-    async with httpx.AsyncClient(trust_env=settings.trust_env) as client:
+    async with _client(settings) as client:
         yield ChromaEngine(
             client,
             ChromaServer(
@@ -159,6 +159,12 @@ async def _milvus_engine(settings: RetrieverSettings) -> AsyncIterator[VectorEng
         await engine.close()
 
 
+def _client(settings: RetrieverSettings) -> httpx.AsyncClient:
+    """A client of its own, as for embeddings."""
+    hooks = {"request": [hand_on_with]}
+    return httpx.AsyncClient(trust_env=settings.trust_env, event_hooks=hooks)
+
+
 def _url(settings: RetrieverSettings) -> str:
     if settings.url is None:
         raise ConfigurationError(f"CTXSNAP_RETRIEVERS: {settings.name} needs a `url`.")
@@ -181,8 +187,7 @@ async def _http_backend(
     settings: RetrieverSettings, _embedders: Sequence[Embedder]
 ) -> AsyncIterator[HttpRetriever]:
     url = _url(settings)
-    # A client of its own, as for embeddings.
-    async with httpx.AsyncClient(trust_env=settings.trust_env) as client:
+    async with _client(settings) as client:
         yield HttpRetriever(
             client,
             RetrieverEndpoint(

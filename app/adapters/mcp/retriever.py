@@ -29,6 +29,7 @@ from app.errors import ConfigurationError, RetrieverUnavailableError
 from app.retrieval.candidate import InvalidAnswerError, Retrieval
 from app.retrieval.retriever import ScopedQuery
 from app.scope.vocabulary import TrustTier
+from app.tracing import hand_on_with
 
 META = "ctxsnap"
 
@@ -112,7 +113,10 @@ class McpRetriever:
             async with (
                 httpx2.AsyncClient(
                     headers=self._headers,
-                    event_hooks={"response": [partial(_bound, most_bytes=self._tool.max_bytes)]},
+                    event_hooks={
+                        "request": [hand_on_with],
+                        "response": [partial(_bound, most_bytes=self._tool.max_bytes)],
+                    },
                     trust_env=self._tool.trust_env,
                     follow_redirects=False,
                     timeout=None,

@@ -45,6 +45,7 @@ class ReferenceServer:
     instead: Callable[[Json], Reply] | None = None
     asked: list[Json] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    traces: list[str | None] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
     calls: int = 0
     """Of every operation, also of those that ended in nothing."""
@@ -75,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server_of
         body = self.rfile.read(int(self.headers["Content-Length"]))
         server.keys.append(self.headers.get("Authorization"))
+        server.traces.append(self.headers.get("traceparent"))
         try:
             status, headers, content = server.answer(self.path, json.loads(body))
         except Exception as error:

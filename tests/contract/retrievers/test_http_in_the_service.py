@@ -381,6 +381,16 @@ async def test_going_on_without_it_shows_everywhere(
     await assert_true(kb, snapshot)
 
 
+async def test_the_callers_trace_is_handed_on(kb: Api, server: ReferenceServer) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {**kb.headers(), "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
+    answer = await kb.client.post("/snapshots", json=asking(), headers=headers)
+    assert answer.status_code == 201, answer.text
+    handed_on = server.traces[-1]
+    assert handed_on is not None
+    assert handed_on.split("-")[1] == trace
+
+
 @pytest.mark.parametrize("missing", SCOPE_PARTS)
 async def test_a_backend_that_does_not_filter_is_refused_at_start(
     service_settings: Settings, recipes: Path, server: ReferenceServer, missing: str
