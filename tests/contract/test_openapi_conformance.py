@@ -198,7 +198,7 @@ def cut_by_one(source: dict[str, Any]) -> None:
         source.pop("text", None)
 
 
-@sized(300, full=9000)
+@sized(1400, full=9000)
 @given(data=st.data())
 def test_what_the_document_allows_is_taken(described: Described, data: st.DataObject) -> None:
     case = data.draw(described.allowed)
@@ -207,7 +207,7 @@ def test_what_the_document_allows_is_taken(described: Described, data: st.DataOb
     assert response.status_code < 400 or response.json()["code"] in MEANT, response.text
 
 
-@sized(250, full=8000)
+@sized(400, full=8000)
 @given(data=st.data())
 def test_what_the_document_forbids_is_refused(described: Described, data: st.DataObject) -> None:
     described.call(data.draw(described.forbidden))
