@@ -130,6 +130,7 @@ def test_migrate_tells_the_revision_as_json(migrated: EmbeddedDatabase) -> None:
     }
 
 
+@pytest.mark.long
 def test_the_shell_completes_commands_after_the_completion_is_installed(tmp_path: Path) -> None:
     environment = {
         "HOME": str(tmp_path),

@@ -125,6 +125,7 @@ def fresh_dir() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long
 async def test_two_services_share_a_fresh_data_folder(fresh_dir: Path, tenant: str) -> None:
     async with two_services(fresh_dir, tenant) as (first, second):
         assert (await first.caller.put("first.md")).status_code == 200
