@@ -11,13 +11,14 @@ import asyncio
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ValidationError
 
-from app.adapters.json_endpoint import JsonEndpoint
+from app.adapters.json_endpoint import JsonEndpoint, in_batches
 from app.errors import EmbeddingUnavailableError
 from app.indexing.embedding import EmbeddingProfile, HalfVector, half_vector
 
@@ -76,25 +77,12 @@ class OpenAiEmbedder:
 
     async def embed_passages(self, texts: Sequence[str]) -> tuple[HalfVector, ...]:
         prefixed = [self.profile.passage_prefix + text for text in texts]
-        size = self._endpoint.batch
-        try:
-            async with asyncio.TaskGroup() as group:
-                batches = [
-                    group.create_task(self._in_turn(prefixed[start : start + size]))
-                    for start in range(0, len(prefixed), size)
-                ]
-        except ExceptionGroup as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
-        return tuple(vector for batch in batches for vector in batch.result())
+        ask = partial(self._embed, input_type="passage")
+        return await in_batches(prefixed, self._endpoint.batch, self._slots, ask)
 
     async def embed_query(self, text: str) -> HalfVector:
         (vector,) = await self._embed([self.profile.query_prefix + text], "query")
         return vector
-
-    async def _in_turn(self, texts: Sequence[str]) -> list[HalfVector]:
-        async with self._slots:
-            return await self._embed(texts, "passage")
 
     async def _embed(self, texts: Sequence[str], input_type: str) -> list[HalfVector]:
         content: dict[str, object] = {

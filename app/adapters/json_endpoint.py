@@ -10,13 +10,16 @@ Not handled: a `Retry-After` with a date, which would need a clock to agree on.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import httpx
 import stamina
 
 from app.errors import ConfigurationError, UnavailableError
+
+_Answer = TypeVar("_Answer")
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ATTEMPTS = 4
@@ -60,12 +63,8 @@ class JsonEndpoint:
             attempts=attempts, timeout=None, wait_initial=0.1, wait_max=2.0, wait_jitter=0.3
         )
         self._url = self._operation(url, path)
-        # Identity: a compressed answer could grow beyond the bound while it is unpacked.
-        self._headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-        if key is not None:
-            if not _KEY.fullmatch(key):
-                raise ConfigurationError(f"{self._name}'s key is no token of a header.")
-            self._headers["Authorization"] = f"Bearer {key}"
+        refusal = f"{self._name}'s key is no token of a header."
+        self._headers = {"Accept": "application/json", **bounded_headers(key, refusal)}
 
     async def post(self, content: Mapping[str, object], most_bytes: int) -> bytes:
         """The body of the answer; raises the endpoint's class of UnavailableError."""
@@ -132,6 +131,47 @@ class JsonEndpoint:
             if len(body) > most_bytes:
                 raise self.unusable(f"it is longer than {most_bytes} bytes")
         return bytes(body)
+
+
+def bounded_headers(key: str | None, refusal: str) -> dict[str, str]:
+    """Header fields of a request whose answer is read up to a bound, with the key if there is one.
+
+    Raises ConfigurationError, which says `refusal`, for a key that no header can hold.
+    """
+    # Identity: a compressed answer could grow beyond the bound while it is unpacked.
+    headers = {"Accept-Encoding": "identity"}
+    if key is not None:
+        if not _KEY.fullmatch(key):
+            raise ConfigurationError(refusal)
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+async def in_batches(
+    texts: Sequence[str],
+    size: int,
+    slots: asyncio.Semaphore,
+    ask: Callable[[Sequence[str]], Awaitable[list[_Answer]]],
+) -> tuple[_Answer, ...]:
+    """An answer for each text, in their order, asked for `size` at a time, some batches at once.
+
+    Raises what the first batch that failed has raised; the others are given up.
+    """
+
+    async def in_turn(batch: Sequence[str]) -> list[_Answer]:
+        async with slots:
+            return await ask(batch)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            batches = [
+                group.create_task(in_turn(texts[start : start + size]))
+                for start in range(0, len(texts), size)
+            ]
+    except ExceptionGroup as failures:
+        first = failures.exceptions[0]
+        raise first from first.__cause__
+    return tuple(answer for batch in batches for answer in batch.result())
 
 
 def _pause_s(deadline: asyncio.Timeout, error: Exception) -> bool | float:

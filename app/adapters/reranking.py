@@ -14,12 +14,13 @@ the batch.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import httpx
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from app.adapters.json_endpoint import JsonEndpoint
+from app.adapters.json_endpoint import JsonEndpoint, in_batches
 from app.errors import RerankingUnavailableError
 from app.retrieval.reranking import millionths
 
@@ -88,24 +89,14 @@ class HttpReranker:
         return self._endpoint.model
 
     async def relevance(self, query: str, texts: Sequence[str]) -> tuple[int, ...]:
-        size = self._endpoint.batch
         slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
-        try:
-            async with asyncio.TaskGroup() as group:
-                batches = [
-                    group.create_task(self._batch(query, texts[start : start + size], slots))
-                    for start in range(0, len(texts), size)
-                ]
-        except ExceptionGroup as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
-        return tuple(score for batch in batches for score in batch.result())
+        ask = partial(self._batch, query)
+        return await in_batches(texts, self._endpoint.batch, slots, ask)
 
-    async def _batch(self, query: str, texts: Sequence[str], slots: asyncio.Semaphore) -> list[int]:
+    async def _batch(self, query: str, texts: Sequence[str]) -> list[int]:
         sent = len(query.encode()) + sum(len(text.encode()) for text in texts)
         most_bytes = _BYTES_PER_BYTE * sent + _BYTES_PER_RESULT * (len(texts) + 1)
-        async with slots:
-            body = await self._asked.post(self._content(query, texts), most_bytes)
+        body = await self._asked.post(self._content(query, texts), most_bytes)
         return await asyncio.to_thread(self._scores, body, len(texts))
 
     def _content(self, query: str, texts: Sequence[str]) -> dict[str, object]:

@@ -14,6 +14,7 @@ import numpy as np
 import stamina
 from pydantic import BaseModel, ValidationError
 
+from app.adapters.json_endpoint import bounded_headers
 from app.errors import ConfigurationError, RetrieverUnavailableError
 from app.indexing.embedding import HalfVector
 from app.retrieval.vector_engine import EngineVector
@@ -25,7 +26,6 @@ _LABEL = "label"
 _PAGE = 10_000
 _BATCH = 1000
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
-_KEY = re.compile(r"[\x21-\x7e]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,8 @@ class ChromaEngine:
             )
         tenant, database = server.space.split("/")
         self._base = server.url.rstrip("/") + f"/api/v2/tenants/{tenant}/databases/{database}"
-        self._headers = {"Accept-Encoding": "identity"}
-        if server.key is not None:
-            if not _KEY.fullmatch(server.key):
-                raise ConfigurationError(f"The Chroma key of {server.name} is no header's token.")
-            self._headers["Authorization"] = f"Bearer {server.key}"
+        refusal = f"The Chroma key of {server.name} is no header's token."
+        self._headers = bounded_headers(server.key, refusal)
         self._retries = stamina.AsyncRetryingCaller(
             attempts=server.retries + 1, timeout=None, wait_initial=0.1, wait_max=2.0
         ).on(_TryAgainError)

@@ -12,7 +12,6 @@ Not handled: what else the server offers or asks for.
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ import stamina
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from app.adapters.json_endpoint import bounded_headers
 from app.adapters.retriever_contract import filters_from, query_document, retrieval_from
 from app.canonical import JsonValue
-from app.errors import ConfigurationError, RetrieverUnavailableError
+from app.errors import RetrieverUnavailableError
 from app.retrieval.candidate import InvalidAnswerError, Retrieval
 from app.retrieval.retriever import ScopedQuery
 from app.scope.vocabulary import TrustTier
@@ -33,7 +33,6 @@ from app.tracing import hand_on_with
 
 META = "ctxsnap"
 
-_KEY = re.compile(r"[\x21-\x7e]+")
 _MOST_PAGES = 100
 """Of a list of tools."""
 
@@ -60,12 +59,8 @@ class McpRetriever:
 
     def __init__(self, tool: McpTool) -> None:
         self._tool = tool
-        # Identity: a compressed answer could grow beyond the bound while it is unpacked.
-        self._headers = {"Accept-Encoding": "identity"}
-        if tool.key is not None:
-            if not _KEY.fullmatch(tool.key):
-                raise ConfigurationError(f"The key of {tool.name} is no token of a header.")
-            self._headers["Authorization"] = f"Bearer {tool.key}"
+        refusal = f"The key of {tool.name} is no token of a header."
+        self._headers = bounded_headers(tool.key, refusal)
         self._retries = stamina.AsyncRetryingCaller(
             attempts=tool.retries + 1, timeout=None, wait_initial=0.1, wait_max=2.0
         ).on(RetrieverUnavailableError)

@@ -137,22 +137,29 @@ class PostgresApproximateVectorRetriever(PostgresVectorRetriever):
     async def _approximate(
         self, query: ScopedQuery, question: Question
     ) -> tuple[list[int], bytes] | None:
-        """What the index finds; None where it is not to be asked, or did not find enough."""
+        """What the search finds; None where it is not to be asked, or did not find enough."""
         view, vectors = query.view, question.sums.vectors
         selected = not query.scope.predicate.sources.is_open or view.hidden_source_keys
         if vectors < self._fewest_vectors or selected or not view.label_keys:
             return None
         places = query.limit + MARGIN
+        found = await self._search(query, question, places)
+        return found if found and len(found[0]) == min(places, vectors) else None
+
+    async def _search(
+        self, query: ScopedQuery, question: Question, places: int
+    ) -> tuple[list[int], bytes] | None:
+        """Up to so many of the nearest; None where there is nothing to search in."""
         dimensions = len(question.vector) // 2
         sql = _NEAREST_SQL.format(profile=question.profile, dimensions=dimensions)
         rows = await self._database.run(
             query.scope.tenant,
             Statement(sql, _ANSWER),
             look_up_arguments(query, question, places),
-            numbers=view.label_keys,
+            numbers=query.view.label_keys,
             settings=_settings(places),
         )
-        return _unpacked(rows) if len(rows) == min(places, vectors) else None
+        return _unpacked(rows)
 
 
 def _settings(places: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.adapters.postgres.database import Database, Statement
-from app.adapters.postgres.vector import MARGIN, Question
+from app.adapters.postgres.vector import Question
 from app.adapters.postgres.vector_approximate import (
     FEWEST_VECTORS,
     PostgresApproximateVectorRetriever,
@@ -68,21 +68,17 @@ class PostgresEngineRetriever(PostgresApproximateVectorRetriever):
         await self._engine.ping()
         return frozenset(SCOPE_PARTS)
 
-    async def _approximate(
-        self, query: ScopedQuery, question: Question
+    async def _search(
+        self, query: ScopedQuery, question: Question, places: int
     ) -> tuple[list[int], bytes] | None:
-        view, vectors = query.view, question.sums.vectors
-        selected = not query.scope.predicate.sources.is_open or view.hidden_source_keys
-        if vectors < self._fewest_vectors or selected or not view.label_keys:
-            return None
+        """None also where the engine's copy is of another version."""
+        view = query.view
         collection = collection_of(query.scope.tenant, question.profile)
         if await self._engine.version(collection) != view.index_version:
             return None
-        places = query.limit + MARGIN
         keys = await self._engine.nearest(collection, question.vector, view.label_keys, places)
         told = {"chunks": [str(key) for key in sorted(set(keys))]}
-        found = await self._recalled(replace(query, recorded=told), question)
-        return found if found and len(found[0]) == min(places, vectors) else None
+        return await self._recalled(replace(query, recorded=told), question)
 
 
 def collection_of(tenant: str, profile: int) -> str:
