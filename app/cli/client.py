@@ -73,10 +73,17 @@ class ServiceClient:
 
     def snapshot(self, ref: str, part: str = "") -> bytes:
         """The snapshot, or one of its parts: contents, prompt, report, verify."""
-        return self._call("GET", f"/snapshots/{quote(ref, safe=':')}" + (part and f"/{part}"))
+        return self._call("GET", _path(ref) + (part and f"/{part}"))
 
     def diff(self, ref: str, other: str) -> bytes:
         return self.snapshot(ref, f"diff/{quote(other, safe=':')}")
+
+    def explain(self, ref: str, project: str, source_id: str) -> bytes:
+        parameters = {"project": project, "sourceId": source_id}
+        return self._call("GET", f"{_path(ref)}/explain", None, parameters)
+
+    def replay(self, ref: str) -> bytes:
+        return self._call("POST", f"{_path(ref)}/replay")
 
     def put_sources(self, body: bytes) -> dict[str, Any]:
         return self._document(self._call("PUT", "/sources", body))
@@ -185,6 +192,10 @@ def is_local(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _path(ref: str) -> str:
+    return f"/snapshots/{quote(ref, safe=':')}"
 
 
 def _checked(url: str) -> str:

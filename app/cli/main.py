@@ -11,11 +11,13 @@ from app.cli.audit import audit
 from app.cli.demo import demo
 from app.cli.diff import diff
 from app.cli.erase import erase
+from app.cli.explain import explain
 from app.cli.export import export
 from app.cli.failures import EXIT_CODES, report
 from app.cli.ingest import ingest
 from app.cli.openapi import openapi
 from app.cli.reindex import reindex
+from app.cli.replay import replay
 from app.cli.serve import migrate, serve
 from app.cli.show import show
 from app.cli.token import print_token
@@ -42,7 +44,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "assemble": assemble,
     "show": show,
     "diff": diff,
+    "explain": explain,
     "verify": verify,
+    "replay": replay,
     "openapi": openapi,
 }
 for name, command in _COMMANDS.items():

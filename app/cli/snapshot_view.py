@@ -35,6 +35,20 @@ def checks_view(title: str, checks: Sequence[Check]) -> Table:
     return table
 
 
+def stages_view(stages: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("", "stage", "outcome", "~detail")
+    for one in stages:
+        table.add_row(*(cell(one[name]) for name in ("stage", "outcome", "detail")))
+    return table
+
+
+def replay_view(document: Mapping[str, Any]) -> RenderableType:
+    if document["match"]:
+        return cell("The same hash came out.", "green")
+    first = document["firstDifference"]
+    return cell(f"Differs from the stage {first['stage']} on: {first['reason']}", "bold red")
+
+
 def _items(items: Sequence[Mapping[str, Any]]) -> Table:
     # A terminal is narrow: one project is told below, and a revision's beginning will do.
     projects = ["project"] * (len(_projects(items)) > 1)

@@ -84,6 +84,7 @@ def test_a_command_that_is_not_right_ends_with_2(arguments: tuple[str, ...]) -> 
     "arguments",
     [
         ("assemble", "--query", "x"), ("show", REF), ("diff", REF, REF), ("verify", REF),
+        ("explain", REF, "a", "--project", "p"), ("replay", REF),
         ("ingest", README, "--project", "p"), ("erase", "a", "--project", "p", "--yes"),
         ("reindex",), ("audit", "list"), ("audit", "verify"),
     ],
@@ -150,6 +151,6 @@ def test_the_shell_completes_commands_after_the_completion_is_installed(tmp_path
     script = tmp_path / ".bash_completions" / "ctxsnap.sh"
     # As bash does: the command is the first argument.
     words = (
-        "COMP_WORDS=(ctxsnap re); COMP_CWORD=1; _ctxsnap_completion ctxsnap; echo ${COMPREPLY[@]}"
+        "COMP_WORDS=(ctxsnap rei); COMP_CWORD=1; _ctxsnap_completion ctxsnap; echo ${COMPREPLY[@]}"
     )
     assert succeed("bash", "-c", f"source {script}; {words}").split() == ["reindex"]

@@ -108,3 +108,28 @@ async def test_reindexing_goes_on_until_nothing_remains(
         "indexVersion": 4,
     }
     assert len((await api.assemble(question("cancel")))["items"]) == 5
+
+
+async def test_explaining_and_replaying_tell_what_became_of_a_source(
+    api: Api, commands: Commands
+) -> None:
+    await api.index(source("in.md", "cancel a booking"), source("out.md", "nothing of the kind"))
+    made = (await api.assemble(question("cancel")))["snapshotId"]
+    of_out = ("explain", made, "out.md", "-p", "booking")
+    explained = await commands.json(*of_out)
+    path = f"/snapshots/{made}/explain?project=booking&sourceId=out.md"
+    assert explained == await api.read(path)
+    shown = (await commands.run(*of_out)).stdout
+    assert all(one["stage"] in shown and one["outcome"] in shown for one in explained["stages"])
+    in_it = (await commands.run("explain", made, "in.md", "-p", "booking")).stdout
+    assert "chunk 0 has rank 1" in in_it
+    assert "chunk 0 has rank 1" not in shown
+
+    assert (await commands.json("replay", made))["match"] is True
+    assert "same hash" in (await commands.run("replay", made)).stdout
+    await commands.run("erase", "in.md", "-p", "booking", "--yes")
+    differing = await commands.json("replay", made, code=1)
+    told = await commands.run("replay", made)
+    assert (differing["match"], told.exit_code) == (False, 1)
+    assert differing["firstDifference"]["stage"] in told.stdout
+    assert "erased" in told.stdout
