@@ -56,11 +56,18 @@ _QUERIED_DOCUMENTS = 2000
 _POSTGRES = {**POSTGRES, "shared_buffers": "2GB", "maintenance_work_mem": "3GB"}
 _NEXT = Statement(
     """
-    SELECT c.chunk_key, x.text FROM chunks c JOIN source_versions s USING (tenant_key, source_key)
-    JOIN source_contents x ON x.tenant_key = c.tenant_key AND x.project = s.project
-        AND x.source_id = s.source_id AND x.digest = c.content_digest
-    WHERE c.tenant_key = $1 AND c.chunk_key > ($2->>'after')::bigint
-    ORDER BY c.chunk_key LIMIT ($2->>'limit')::integer
+    SELECT c.chunk_key, x.text FROM (
+        SELECT chunk_key, source_key, content_digest FROM chunks
+        WHERE tenant_key = $1 AND chunk_key > ($2->>'after')::bigint
+        ORDER BY chunk_key LIMIT ($2->>'limit')::integer
+    ) c CROSS JOIN LATERAL (
+        SELECT project, source_id FROM source_versions
+        WHERE tenant_key = $1 AND source_key = c.source_key LIMIT 1
+    ) s CROSS JOIN LATERAL (
+        SELECT text FROM source_contents WHERE tenant_key = $1 AND project = s.project
+        AND source_id = s.source_id AND digest = c.content_digest LIMIT 1
+    ) x
+    ORDER BY c.chunk_key
     """,
     "chunk_key bigint, text text",
 )

@@ -69,9 +69,14 @@ class Asked:
     database: Database
     words: WordVectors
 
+    def leg(self, visit_cost: int = 0) -> PostgresApproximateVectorRetriever:
+        return PostgresApproximateVectorRetriever(
+            self.database, [self.words], fewest_vectors=1, visit_cost=visit_cost
+        )
+
     async def both(self, scope: AccessScope, text: str = NEAR, k: int = 10) -> list[Retrieval]:
         legs = (
-            PostgresApproximateVectorRetriever(self.database, [self.words], fewest_vectors=1),
+            self.leg(),
             PostgresVectorRetriever(self.database, [self.words]),
         )
         view = await PostgresIndexViews(self.database).open(scope)
@@ -83,8 +88,7 @@ class Asked:
     ) -> Retrieval:
         version = IndexVersion(at["at"]) if at else None
         view = await PostgresIndexViews(self.database).open(scope, version)
-        leg = PostgresApproximateVectorRetriever(self.database, [self.words], fewest_vectors=1)
-        return await leg.retrieve(ScopedQuery(scope, view, NEAR, None, k, recorded))
+        return await self.leg().retrieve(ScopedQuery(scope, view, NEAR, None, k, recorded))
 
 
 @pytest.fixture
@@ -168,6 +172,23 @@ async def test_few_vectors_and_patterns_are_searched_exactly(api: Api, asked: As
     assert "chunks" not in (found.inputs or {})
 
 
+async def test_where_walking_past_the_others_takes_longer_all_in_scope_are_read(
+    api: Api, asked: Asked, owner: Database
+) -> None:
+    await _hidden(api, 30)
+    await api.index(source("a.md", chunks=chunks(*(f"{NEAR} {at}" for at in range(60)))))
+    await embed_all(asked.database, api.tenant, asked.words)
+    async with owner.engine.begin() as connection:
+        await connection.exec_driver_sql("ANALYZE vectors")
+    scope = _scope(api.tenant)
+    view = await PostgresIndexViews(asked.database).open(scope)
+    query = ScopedQuery(scope, view, NEAR, None, 10)
+    # 60 squared against what is indexed, which is 180 or more, times 42 places.
+    found = {cost: await asked.leg(cost).retrieve(query) for cost in (0, 1)}
+    assert [one.facts["search"] for one in found.values()] == ["approximate", "exact"]
+    assert found[0].candidates == found[1].candidates
+
+
 async def test_what_was_found_is_found_again_and_the_past_is_searched_exactly(
     api: Api, asked: Asked
 ) -> None:
@@ -201,7 +222,7 @@ async def test_the_whole_service_replays_what_was_found(
     await embed_all(asked.database, api.tenant, asked.words)
     request = question(f"{NEAR} 7", strategy="approximate")
     by_words = await api.assemble(request)
-    leg = PostgresApproximateVectorRetriever(asked.database, [asked.words], fewest_vectors=1)
+    leg = asked.leg()
     monkeypatch.setitem(retrievers, leg.name, leg)
     made = await api.assemble(question(f"{NEAR} 7", strategy="approximate"))
     report = (await api.read(f"/snapshots/{made['hash']}/report"))["report"]

@@ -4,6 +4,7 @@ Tests that switch to another user need root and are skipped without it.
 """
 
 import asyncio
+import codecs
 import importlib.util
 import os
 import shutil
@@ -131,6 +132,8 @@ def kill_server(data_dir: Path) -> None:
 
 def as_user(uid: int, action: Callable[[], object]) -> str:
     """Run `action` in a child process under `uid`; return its answer or its error's name."""
+    # The child may not be allowed to read this interpreter's library: a codec is a module of it.
+    codecs.lookup("ascii")
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # Newer Pythons warn of forks in a process with threads; this child only acts and exits.

@@ -2,7 +2,8 @@
 
 Guarantees: an iterative scan goes on past what the scope does not admit, so that what comes
 back is in scope; whatever it cannot answer whole goes to the exact search: few vectors in scope,
-patterns, the past, no index, and fewer finds than there must be. Scores are exact products, as
+or so few of all that are indexed that to walk past the others takes longer, patterns, the past,
+no index, and fewer finds than there must be. Scores are exact products, as
 in the exact leg. What was found is recorded: a replay does not search again.
 
 Not handled: non-interference. The index's graph is made of all vectors of a profile, hidden
@@ -42,11 +43,17 @@ from app.retrieval.retriever import ScopedQuery
 FEWEST_VECTORS = 10_000
 """In scope: below it the exact search is at least as fast (measured, docs/adr/0014)."""
 
+VISIT_COST = 10
+"""How many vectors are read one after the other in the time in which one is met in the graph,
+as measured: an index of N vectors is walked past N / n of them for each find in a scope of n,
+and so reading all n is faster while n^2 is below this times N times the finds."""
+
 _MOST_SCANNED = 20_000
 _GREATEST_EF_SEARCH = 1000
 
 # Constants, not parameters: the planner takes a partial index only where it can prove that it
-# covers the question. The version is asked so that an index which has moved on finds nothing.
+# covers the question. An index which has moved on, and one that would take longer than reading all,
+# finds nothing: both are asked here, in the one round trip, before anything is searched.
 _NEAREST_SQL = """
     SELECT chunk_key, halfvec_send(embedding)
     FROM vectors
@@ -55,6 +62,8 @@ _NEAREST_SQL = """
         AND chunk_key <= ($2->>'lastChunkKey')::bigint
         AND (SELECT index_version FROM tenants WHERE tenant_key = $1)
             = ($2->>'version')::bigint
+        AND (SELECT greatest(reltuples, 0) FROM pg_class WHERE oid = to_regclass('{index}'))
+            * {visit_cost} * ($2->>'places')::float8 <= ($2->>'vectors')::float8 ^ 2
     ORDER BY (embedding::halfvec({dimensions})) <#> ($2->>'vector')::halfvec({dimensions})
     LIMIT ($2->>'places')::integer
 """
@@ -84,7 +93,8 @@ _ANSWER = "chunk_key bigint, embedding bytea"
 class PostgresApproximateVectorRetriever(PostgresVectorRetriever):
     """Implements `retrieval.retriever.Retriever`.
 
-    `fewest_vectors` is the number of vectors in scope from which on the index is asked.
+    `fewest_vectors` is the number of vectors in scope from which on the index is asked, if by
+    `visit_cost` it is faster.
     """
 
     name = "vector-approximate"
@@ -95,9 +105,11 @@ class PostgresApproximateVectorRetriever(PostgresVectorRetriever):
         embedders: Sequence[Embedder],
         *,
         fewest_vectors: int = FEWEST_VECTORS,
+        visit_cost: int = VISIT_COST,
     ) -> None:
         super().__init__(database, embedders)
         self._fewest_vectors = fewest_vectors
+        self._visit_cost = visit_cost
 
     async def retrieve(self, query: ScopedQuery) -> Retrieval:
         question = await self.question(query)
@@ -151,11 +163,19 @@ class PostgresApproximateVectorRetriever(PostgresVectorRetriever):
     ) -> tuple[list[int], bytes] | None:
         """Up to so many of the nearest; None where there is nothing to search in."""
         dimensions = len(question.vector) // 2
-        sql = _NEAREST_SQL.format(profile=question.profile, dimensions=dimensions)
+        sql = _NEAREST_SQL.format(
+            profile=question.profile,
+            dimensions=dimensions,
+            index=_index_name(str(question.recorded["profile"])),
+            visit_cost=self._visit_cost,
+        )
         rows = await self._database.run(
             query.scope.tenant,
             Statement(sql, _ANSWER),
-            look_up_arguments(query, question, places),
+            {
+                **look_up_arguments(query, question, places),
+                "vectors": question.sums.vectors,
+            },
             numbers=query.view.label_keys,
             settings=_settings(places),
         )
@@ -187,7 +207,7 @@ async def build_approximate_index(owner_url: str, profile: EmbeddingProfile) -> 
     Reading and writing go on meanwhile; an index that was left unfinished is built anew.
     Raises ConfigurationError where the tables of vectors are not there.
     """
-    name = f"vectors_hnsw_{profile.id}"
+    name = _index_name(profile.id)
     engine = create_async_engine(
         connection_url(owner_url), poolclass=NullPool, isolation_level="AUTOCOMMIT"
     )
@@ -209,6 +229,10 @@ async def build_approximate_index(owner_url: str, profile: EmbeddingProfile) -> 
     finally:
         await engine.dispose()
     return name
+
+
+def _index_name(profile_id: str) -> str:
+    return f"vectors_hnsw_{profile_id}"
 
 
 async def _is_valid(connection: AsyncConnection, name: str) -> bool:
