@@ -59,6 +59,7 @@ from app.readiness import Readiness
 from app.reading import SnapshotReader
 from app.retrieval.retriever import Retriever
 from app.retrieval.vector_engine import VectorExport
+from app.snapshot.assembly import ASSEMBLY_VERSION
 from app.storage.compaction import Compactor
 from app.strategy.strategy import StrategyCatalog
 from app.tracing import hand_on_with
@@ -124,7 +125,7 @@ async def running_application(
                 graph=PostgresSourceGraph(database),
                 snapshots=snapshots,
                 tokens=tokens,
-                engine=ENGINE,
+                engine=f"{ENGINE}, assembly {ASSEMBLY_VERSION}",
                 clock=time.perf_counter,
                 reranker=reranker,
             ),
@@ -159,7 +160,12 @@ def _database(settings: Settings, url: str, metrics: Metrics) -> Database:
 def _compactor(settings: Settings, database: Database) -> Compactor:
     days = settings.index_retention_days
     retention = None if days is None else timedelta(days=days)
-    return Compactor(PostgresIndexCompaction(database), retention=retention, now=_now)
+    return Compactor(
+        PostgresIndexCompaction(database),
+        retention=retention,
+        now=_now,
+        grace_s=settings.request_timeout_s,
+    )
 
 
 def _now() -> datetime:

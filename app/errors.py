@@ -18,6 +18,7 @@
     ├── UnavailableError              a part is down or overloaded; try again
     │   ├── RetrieverUnavailableError a retriever that the strategy requires
     │   ├── EmbeddingUnavailableError no usable answer of the embedding endpoint
+    │   │   └── EmbeddingRefusedError it answers, but asked again it would answer the same
     │   └── RerankingUnavailableError no usable answer of the re-ranking endpoint
     ├── DeadlineExceededError         the time allowed ran out
     ├── CorruptRecordError            what is stored contradicts itself
@@ -140,6 +141,10 @@ class RetrieverUnavailableError(UnavailableError):
 
 class EmbeddingUnavailableError(UnavailableError):
     code = "embedding-unavailable"
+
+
+class EmbeddingRefusedError(EmbeddingUnavailableError):
+    """The endpoint does not take what it was asked, or its answer cannot be right."""
 
 
 class RerankingUnavailableError(UnavailableError):

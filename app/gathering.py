@@ -151,14 +151,14 @@ async def gather(services: Services, plan: Plan) -> Gathered:
 def _has(services: Services, plan: Plan, name: str) -> bool:
     """Whether this retriever is to be asked: in a replay, only if there was one then."""
     recorded = plan.recorded
-    known = name in services.retrievers or is_external(recorded.answers.get(name))
-    return known and name not in recorded.not_configured
+    asked = name in recorded.failed or is_external(recorded.answers.get(name))
+    return (asked or name in services.retrievers) and name not in recorded.not_configured
 
 
 def _retriever(services: Services, recorded: Recorded, name: str) -> Retriever:
     answer = recorded.answers.get(name)
-    if answer is not None and is_external(answer):
-        return RecordedRetriever(name, answer, recorded.texts)
+    if name not in services.retrievers or is_external(answer):
+        return RecordedRetriever(name, answer or {}, recorded.texts)
     return services.retrievers[name]
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ValidationError
 
 from app.adapters.json_endpoint import JsonEndpoint, in_batches
-from app.errors import EmbeddingUnavailableError
+from app.errors import EmbeddingRefusedError, EmbeddingUnavailableError
 from app.indexing.embedding import EmbeddingProfile, HalfVector, half_vector
 
 _CONCURRENT_REQUESTS = 2
@@ -68,6 +68,7 @@ class OpenAiEmbedder:
             path="/embeddings",
             key=endpoint.key,
             deadline_s=endpoint.deadline_s,
+            refused=EmbeddingRefusedError,
         )
         self._slots = asyncio.Semaphore(_CONCURRENT_REQUESTS)
 

@@ -38,7 +38,8 @@ class _TryAgainError(Exception):
 class JsonEndpoint:
     """One operation, `path`, under a base URL.
 
-    `name` stands in errors ("The … endpoint"), which are of the class `unavailable`;
+    `name` stands in errors ("The … endpoint"), which are of the class `unavailable`, or of
+    `refused` where asking again would not help;
     `deadline_s` bounds one request with all its retries, `attempts` how often it is made at
     most. Raises ConfigurationError for a URL or a key that no request can be made with.
     """
@@ -54,10 +55,12 @@ class JsonEndpoint:
         key: str | None,
         deadline_s: float,
         attempts: int = _ATTEMPTS,
+        refused: type[UnavailableError] | None = None,
     ) -> None:
         self._client = client
         self._name = f"The {name} endpoint"
         self._unavailable = unavailable
+        self._refused = refused or unavailable
         self._deadline_s = deadline_s
         self._retries = stamina.AsyncRetryingCaller(
             attempts=attempts, timeout=None, wait_initial=0.1, wait_max=2.0, wait_jitter=0.3
@@ -81,7 +84,7 @@ class JsonEndpoint:
 
     def unusable(self, why: str) -> UnavailableError:
         """What to raise for an answer that cannot be right."""
-        return self._unavailable(f"{self._name}'s answer is not usable: {why}.")
+        return self._refused(f"{self._name}'s answer is not usable: {why}.")
 
     def _operation(self, base: str, path: str) -> httpx.URL:
         try:
@@ -120,7 +123,7 @@ class JsonEndpoint:
             seconds = int(value) if re.fullmatch(r"[0-9]{1,5}", value) else None
             raise _TryAgainError(f"answered {response.status_code}", seconds)
         if response.status_code != httpx.codes.OK:
-            raise self._unavailable(f"{self._name} answered {response.status_code}.")
+            raise self._refused(f"{self._name} answered {response.status_code}.")
         if response.headers.get("Content-Encoding", "identity") != "identity":
             raise self.unusable("it is compressed")
 

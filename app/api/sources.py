@@ -27,6 +27,7 @@ from app.api.source_schemas import (
 )
 from app.api.strict_route import StrictJsonRoute, accepts_ndjson
 from app.indexing.index import IndexedSource, SourceFilter
+from app.indexing.preparation import ENGINE
 from app.retrieval.freshness import staleness
 from app.scope.access import whole_grant
 from app.scope.grant import Grant
@@ -192,7 +193,7 @@ async def get_index(request: Request, grant: IndexReading, parts: PartsParameter
         "visibleVersion": found.visible.visible_version(),
         "sources": found.visible.sources,
         "chunks": found.visible.chunks,
-        "engine": parts.services.engine,
+        "engine": ENGINE,
         "embeddingProfile": await _embedding_profile(parts, grant),
     }
     if grant.allows(Permission.INDEX_WRITE):
@@ -231,7 +232,7 @@ async def reindex_sources(
 
     Revision, label and chunk ids that the writer gave stay.
     """
-    outdated = await parts.index.outdated_sources(grant, parts.services.engine, limit)
+    outdated = await parts.index.outdated_sources(grant, ENGINE, limit)
     trail.note_sources([(one.draft.label.project, one.draft.source_id) for one in outdated.sources])
     prepared = await asyncio.to_thread(
         lambda: [(one, parts.preparer.prepare(one.draft)) for one in outdated.sources]

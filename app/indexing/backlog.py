@@ -3,6 +3,9 @@
 A chunk is found by words from the moment it is stored, and by meaning once it has a vector.
 What an embedding endpoint could not answer, and all chunks when the profile changes, is made up
 for here; until a scope's vectors are complete, the profile before goes on serving it.
+
+Guarantees: a text that the endpoint refuses keeps no other one from its vector. It goes without
+one until the next start.
 """
 
 import asyncio
@@ -13,10 +16,20 @@ from contextlib import asynccontextmanager, suppress
 import structlog
 
 from app.background import in_background
-from app.indexing.embedding import Embedder, EmbeddingProfile, VectorIndex
+from app.errors import EmbeddingRefusedError
+from app.indexing.embedding import (
+    Embedder,
+    EmbeddingProfile,
+    HalfVector,
+    UnembeddedChunk,
+    VectorIndex,
+)
 
 _LOOKED_AT = 64
 """Chunks of one look at the index; each look with something to do makes one index version."""
+
+_TAKEN_BY_ANY = "text"
+"""An endpoint that refuses it as well has nothing against the texts before."""
 
 _log = structlog.get_logger()
 
@@ -110,12 +123,24 @@ class EmbeddingBacklog:
             after = self._done[tenant]
             page = await self._index.unembedded(tenant, profile, after, _LOOKED_AT)
             if page.chunks:
-                texts = [chunk.text for chunk in page.chunks]
-                vectors = await self._embedder.embed_passages(texts)
-                keys = [chunk.key for chunk in page.chunks]
-                await self._index.add_vectors(
-                    tenant, profile, dict(zip(keys, vectors, strict=True))
-                )
+                vectors = await self._vectors(page.chunks)
+                await self._index.add_vectors(tenant, profile, vectors)
             if page.last_key is not None:
                 self._done[tenant] = page.last_key
             return page.last_key is None
+
+    async def _vectors(self, chunks: Sequence[UnembeddedChunk]) -> dict[int, HalfVector]:
+        """By chunk key, without those whose texts the endpoint refuses."""
+        try:
+            vectors = await self._embedder.embed_passages([chunk.text for chunk in chunks])
+        except EmbeddingRefusedError:
+            await self._embedder.embed_passages([_TAKEN_BY_ANY])
+        else:
+            return dict(zip((chunk.key for chunk in chunks), vectors, strict=True))
+        found = dict[int, HalfVector]()
+        for chunk in chunks:
+            with suppress(EmbeddingRefusedError):
+                (found[chunk.key],) = await self._embedder.embed_passages([chunk.text])
+        if refused := len(chunks) - len(found):
+            _log.warning("embedding_refused", chunks=refused)
+        return found

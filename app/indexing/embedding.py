@@ -62,7 +62,8 @@ class EmbeddingProfile:
 class Embedder(Protocol):
     """Computes vectors under one profile.
 
-    Both calls raise UnavailableError when no right answer comes in time.
+    Both calls raise UnavailableError when no right answer comes in time, EmbeddingRefusedError
+    where it would not come either if they were made again.
     """
 
     @property
@@ -161,7 +162,9 @@ class VectorIndex(Protocol):
     async def unembedded(
         self, tenant: str, profile: EmbeddingProfile, after_key: int, limit: int
     ) -> UnembeddedPage:
-        """Look at the next `limit` chunks, and return those that have no vector."""
+        """Look at the next `limit` chunks, fewer where they are large, and return those that
+        have no vector.
+        """
 
     async def add_vectors(
         self, tenant: str, profile: EmbeddingProfile, vectors: Mapping[int, HalfVector]

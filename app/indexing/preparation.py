@@ -11,7 +11,7 @@ from app.indexing.signature import SIGNATURE_VERSION, sign
 from app.indexing.source import ChunkDraft, PreparedChunk, PreparedSource, SourceDraft
 
 ENGINE = f"analyzer {ANALYZER_VERSION}, chunker {CHUNKER_VERSION}, signature {SIGNATURE_VERSION}"
-"""Recorded with every index version and snapshot: another engine, another result."""
+"""Recorded with every source, index version and snapshot: another engine, another result."""
 
 
 @dataclass(frozen=True, slots=True)

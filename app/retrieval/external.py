@@ -47,7 +47,14 @@ class ExternalRetriever:
             self._check_trust(one.chunk.label)
         candidates = await asyncio.to_thread(_ours, answer.candidates)
         # The order of an answer has no influence: chunks without an ordinal have their ids.
-        candidates.sort(key=lambda one: (-one.score, one.chunk.tie_break, one.chunk.chunk_id))
+        candidates.sort(
+            key=lambda one: (
+                -one.score,
+                one.chunk.tie_break,
+                one.chunk.chunk_id,
+                one.chunk.content_hash,
+            )
+        )
         return replace(answer, candidates=tuple(candidates), external=True)
 
     def _check_trust(self, label: Label) -> None:

@@ -37,6 +37,11 @@ from app.snapshot.snapshot import (
     build_snapshot,
 )
 
+ASSEMBLY_VERSION = "1"
+"""To be raised with every change of what fusion, packing, rendering or the report make of equal
+material: it is part of the engine that is stored with a snapshot, and a replay tells of it.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Assembly:

@@ -19,8 +19,6 @@ from app.storage.labels import IndexVersion
 
 _INTERVAL = timedelta(hours=1)
 _POLL_S = 60.0
-_GRACE_S = 120.0
-"""Longer than any request may take."""
 
 _log = structlog.get_logger()
 
@@ -41,7 +39,11 @@ class IndexCompaction(Protocol):
 
 
 class Compactor:
-    """Keeps when each tenant is due; without a retention everything is kept."""
+    """Keeps when each tenant is due; without a retention everything is kept.
+
+    `grace_s` is the longest that a request may take: whoever reads a version when it is given
+    up has ended by then.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Compactor:
         *,
         retention: timedelta | None,
         now: Callable[[], datetime],
-        grace_s: float = _GRACE_S,
+        grace_s: float,
     ) -> None:
         self._compaction = compaction
         self._retention = retention

@@ -66,6 +66,8 @@ STATEMENTS = (
     "ALTER TABLE source_originals ALTER COLUMN text SET STATISTICS 0",
     "ALTER TABLE snapshot_contents ALTER COLUMN text SET STATISTICS 0",
     "ALTER TABLE chunks ALTER COLUMN terms SET STATISTICS 0",
+    "ALTER TABLE source_versions ALTER COLUMN provenance SET STATISTICS 0",
+    "ALTER TABLE source_versions ALTER COLUMN links SET STATISTICS 0",
 )
 
 

@@ -29,6 +29,8 @@ TEXT_COLUMNS = {
     ("source_originals", "text"),
     ("snapshot_contents", "text"),
     ("chunks", "terms"),
+    ("source_versions", "provenance"),
+    ("source_versions", "links"),
     ("vectors", "embedding"),
     ("ended_vectors", "embedding"),
 }

@@ -1,8 +1,20 @@
 """Replay: the same hash from what was stored, or the first stage that differs and why."""
 
-from typing import Any
+import json
+from dataclasses import replace
+from typing import Any, Never
+
+import pytest
 
 from app.adapters.postgres.database import Database
+from app.api.parts import Parts
+from app.errors import RetrieverUnavailableError, UnavailableError
+from app.replay import replay
+from app.retrieval.expansion import ExpansionRules, Seeds
+from app.retrieval.retriever import ScopedQuery
+from app.scope.claims import ClaimNames, grant_from_claims
+from app.snapshot.assembly import ASSEMBLY_VERSION
+from app.storage.snapshots import StoredSnapshot
 from tests.api.service import Api, Json, assert_problem, chunks, item, question, source
 
 
@@ -86,7 +98,7 @@ async def test_who_may_not_replay(api: Api) -> None:
 
 
 async def test_a_difference_names_its_stage_and_the_reason(api: Api, owner: Database) -> None:
-    """What the service never does, the owner does here: a text goes, the engine changes."""
+    """What the service never does, the owner does here: a text goes, a version is given up."""
     await api.index(source("a.md", "cancel"), source("b.md", "cancel an order"))
     made = await api.assemble(question("cancel"))
     async with owner.transaction(api.tenant) as (connection, key):
@@ -110,3 +122,53 @@ async def test_a_difference_names_its_stage_and_the_reason(api: Api, owner: Data
     found = await _replay(api, made)
     assert found["firstDifference"]["stage"] == "index"
     assert found["firstDifference"]["reason"].startswith("index compacted")
+
+
+async def test_after_an_upgrade_the_engine_is_the_reason(api: Api, parts: Parts) -> None:
+    await api.index(source("a.md", "cancel"))
+    stored = await _stored(api, parts, await api.assemble(question("cancel")))
+    assert stored.engine.endswith(f", assembly {ASSEMBLY_VERSION}")
+    found = await replay(replace(parts.services, engine="a later one"), stored)
+    reason = f"engine upgraded: it was {stored.engine}, and is a later one"
+    assert (found.stage, found.reason) == ("report", reason)
+
+
+class _Silent:
+    """A graph that gives no answer."""
+
+    async def neighbours(self, query: ScopedQuery, seeds: Seeds, rules: ExpansionRules) -> Never:
+        raise UnavailableError("not now")
+
+
+async def _stored(api: Api, parts: Parts, snapshot: Json) -> StoredSnapshot:
+    claims: Json = {"tenant_id": api.tenant, "sub": "ana", "projects": ["*"]}
+    grant = grant_from_claims({**claims, "max_classification": "internal"}, ClaimNames())
+    return await parts.reader.get(grant, snapshot["hash"])
+
+
+async def test_a_leg_that_gives_no_answer_now_is_no_difference(api: Api, parts: Parts) -> None:
+    await api.index(source("a.md", "cancel", links=["b.md"]), source("b.md", "a neighbour"))
+    made = await api.assemble(question("cancel", strategy="code"))
+    stored = await _stored(api, parts, made)
+    with pytest.raises(RetrieverUnavailableError, match="graph gave no answer"):
+        await replay(replace(parts.services, graph=_Silent()), stored)
+
+
+@pytest.mark.parametrize(
+    ("changed", "stage"),
+    [
+        ({"later": True}, "strategy"),
+        ({"budget": {"encoding": "gone_base"}}, "strategy"),
+        ({"budget": {"maxTokens": 2, "reservedForOutput": 1}}, "packing"),
+    ],
+)
+async def test_what_this_version_does_not_take_any_more_is_a_difference(
+    api: Api, parts: Parts, changed: Json, stage: str
+) -> None:
+    """As another version could have stored it."""
+    made = await api.assemble(question(None, items=[item("task:1", "Do it.")]))
+    stored = await _stored(api, parts, made)
+    report = json.loads(stored.report)
+    report["strategy"] |= changed
+    found = await replay(parts.services, replace(stored, report=json.dumps(report).encode()))
+    assert (found.hash, found.stage) == (None, stage)

@@ -9,10 +9,12 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from app import bootstrap
 from app.adapters.postgres import compaction as module
 from app.adapters.postgres.compaction import PostgresIndexCompaction
 from app.adapters.postgres.database import Database, Statement
 from app.adapters.postgres.ended_chunks import REMOVAL_LOCK, remove_chunks
+from app.config import Settings
 from app.errors import UnavailableError
 from app.storage.compaction import Compactor
 from app.storage.labels import IndexVersion
@@ -445,3 +447,25 @@ async def test_without_a_retention_everything_is_kept(
     compactor.saw(api.tenant)
     await compactor.compact_due()
     assert rounds.calls == []
+
+
+async def test_what_is_given_up_is_kept_for_as_long_as_a_request_may_take(
+    api: Api,
+    database: Database,
+    owner: Database,
+    service_settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await a_history(api, owner)
+    bounds = {"index_retention_days": RETENTION.days, "request_timeout_s": 77.0}
+    compactor = bootstrap._compactor(service_settings.model_copy(update=bounds), database)
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("app.storage.compaction.asyncio.sleep", pause)
+    compactor.saw(api.tenant)
+    await compactor.compact_due()
+    assert pauses == [77.0]
+    assert await ended(owner, api.tenant) == KEPT

@@ -20,7 +20,7 @@ import structlog
 
 from app.adapters.embeddings import EmbeddingEndpoint, OpenAiEmbedder
 from app.adapters.postgres.database import Database
-from app.errors import ConfigurationError, EmbeddingUnavailableError
+from app.errors import ConfigurationError, EmbeddingRefusedError, EmbeddingUnavailableError
 from app.indexing.embedding import (
     MAX_DIMENSIONS,
     Embedder,
@@ -353,6 +353,21 @@ async def test_the_pause_is_the_one_that_the_endpoint_asks_for(
     finally:
         stamina.instrumentation.set_on_retry_hooks(hooks)
     assert pauses == [1.0]
+
+
+async def test_a_refusal_is_told_from_an_endpoint_that_is_away(
+    make_embedder: MakeEmbedder, no_pauses: None
+) -> None:
+    for given, refused in (
+        (httpx.Response(400), True),
+        (httpx.Response(413), True),
+        (answer([]), True),
+        (httpx.Response(503), False),
+        (httpx.ConnectError("refused"), False),
+    ):
+        with pytest.raises(EmbeddingUnavailableError) as caught:
+            await make_embedder(Endpoint(given), SMALL).embed_passages(["a"])
+        assert isinstance(caught.value, EmbeddingRefusedError) is refused, given
 
 
 async def test_a_pause_beyond_the_deadline_is_left_to_the_caller(

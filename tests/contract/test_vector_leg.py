@@ -12,8 +12,9 @@ import pytest
 from app.adapters.postgres.database import Database
 from app.adapters.postgres.index_views import PostgresIndexViews
 from app.adapters.postgres.vector import PostgresVectorRetriever
+from app.adapters.postgres.vector_approximate import PostgresApproximateVectorRetriever
 from app.adapters.postgres.vector_index import PostgresVectorIndex
-from app.errors import EmbeddingUnavailableError
+from app.errors import EmbeddingRefusedError, EmbeddingUnavailableError
 from app.indexing.backlog import EmbeddingBacklog
 from app.indexing.embedding import HalfVector
 from app.retrieval.candidate import Retrieval
@@ -22,6 +23,8 @@ from app.scope.access import AccessScope, RequestedScope, SourcePatterns, narrow
 from app.scope.claims import ClaimNames, grant_from_claims
 from app.storage.labels import IndexVersion
 from tests.api.service import Api, Json, chunks, source
+from tests.contract.changes import forget_statistics
+from tests.contract.test_query_plans import explaining
 from tests.word_vectors import WordVectors, embed_all
 
 
@@ -187,6 +190,24 @@ async def test_the_backlog_makes_each_vector_once(
     assert found.facts == {"vectors": 300, "chunks": 300}
 
 
+async def test_large_texts_are_looked_at_a_few_at_a_time(
+    api: Api, database: Database, words: WordVectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.adapters.postgres.vector_index._BYTES_PER_LOOK", 30)
+    await api.index(source("a.md", chunks=chunks(*(f"cancel number {at}" for at in range(10)))))
+    await api.index(source("b.md", chunks=chunks("order " * 20, "pay")))
+    index, looks, after = PostgresVectorIndex(database), list[int](), 0
+    while True:
+        page = await index.unembedded(api.tenant, words.profile, after, 64)
+        if page.last_key is None:
+            break
+        looks.append(len(page.chunks))
+        after = page.last_key
+    assert looks == [2, 2, 2, 2, 2, 1, 1]
+    await embed_all(database, api.tenant, words)
+    assert words.passages == 12
+
+
 class _Slow(WordVectors):
     """Answers once it is let, and fails at first."""
 
@@ -239,3 +260,124 @@ async def test_a_source_that_is_replaced_keeps_the_vectors_of_the_texts_that_it_
     first, *_ = again.candidates
     assert (first.chunk.source_id, first.chunk.chunk_id) == ("a.md", "1")
     assert first.score == _exact(await words.embed_query("cancel"), words.vector(first.chunk.text))
+
+
+async def test_the_old_profile_serves_until_the_new_one_has_caught_up(
+    api: Api, database: Database, words: WordVectors
+) -> None:
+    """What is written meanwhile gets its vector under the new one alone: neither is complete."""
+    newer = WordVectors("newer")
+
+    async def serving() -> object:
+        found = await _ask(database, _scope(api.tenant), "cancel", newer, words)
+        assert found.inputs is not None
+        return found.inputs["profile"]
+
+    await api.index(*(source(f"s{at}", f"cancel {at}") for at in range(70)))
+    await embed_all(database, api.tenant, words)
+    backlog = EmbeddingBacklog(PostgresVectorIndex(database), newer, interval_s=3600)
+    await backlog.catch_up(api.tenant)
+    assert await serving() == words.profile.id
+    await api.index(source("new", "cancel anew"))
+    assert await serving() == words.profile.id
+    await embed_all(database, api.tenant, newer)
+    assert await serving() == newer.profile.id
+
+
+class _Choosy(WordVectors):
+    """Takes no text that holds `poison`, and no text at all while it is closed."""
+
+    closed = False
+
+    async def embed_passages(self, texts: Sequence[str]) -> tuple[HalfVector, ...]:
+        if self.closed or any("poison" in text for text in texts):
+            raise EmbeddingRefusedError("answered 400")
+        return await super().embed_passages(texts)
+
+
+async def test_a_text_that_is_refused_keeps_no_other_one_from_its_vector(
+    api: Api, database: Database
+) -> None:
+    choosy = _Choosy()
+    texts = [*(f"poison {at}" for at in range(64)), *(f"order {at}" for at in range(70))]
+    texts[3], texts[70] = "cancel", "poison again"
+    await api.index(source("a.md", chunks=chunks(*texts)))
+    await embed_all(database, api.tenant, choosy)
+    found = await _ask(database, _scope(api.tenant), "cancel", choosy, limit=1)
+    assert _ids(found) == [("a.md", "3")]
+    assert found.facts == {"vectors": 70, "chunks": 134}
+
+
+async def test_an_endpoint_that_refuses_everything_is_asked_again_for_all(
+    api: Api, database: Database
+) -> None:
+    choosy = _Choosy()
+    choosy.closed = True
+    await api.index(source("a.md", "cancel"))
+    backlog = EmbeddingBacklog(PostgresVectorIndex(database), choosy, interval_s=3600)
+    assert not await backlog.catch_up(api.tenant)
+    choosy.closed = False
+    assert await backlog.catch_up(api.tenant)
+    found = await _ask(database, _scope(api.tenant), "cancel", choosy)
+    assert found.facts == {"vectors": 1, "chunks": 1}
+
+
+async def test_a_source_that_is_hidden_by_now_and_erased_leaves_nothing_in_the_past(
+    api: Api, database: Database, words: WordVectors
+) -> None:
+    shown, secret = source("a.md", "cancel"), source("s.md", chunks=chunks("cancel", "order"))
+    scope, answers = _scope(api.tenant), []
+    await api.index(shown, secret)
+    await embed_all(database, api.tenant, words)
+    version = IndexVersion(await api.index_version())
+    await api.index({**secret, "classification": "restricted"})
+    for _ in range(2):
+        view = await PostgresIndexViews(database).open(scope, version, admitted_now=scope)
+        query = ScopedQuery(scope, view, "cancel", None, 10)
+        answers.append(await PostgresVectorRetriever(database, [words]).retrieve(query))
+        await api.client.delete(
+            "/sources",
+            params={"project": "booking", "sourceId": "s.md", "erase": "true"},
+            headers=api.headers(),
+        )
+    assert answers[0].facts == {"vectors": 1, "chunks": 1}
+    assert answers[1] == answers[0]
+    # As if it had never been there.
+    other = api.elsewhere()
+    await other.index(shown)
+    await embed_all(database, other.tenant, words)
+    alone = await _ask(database, _scope(other.tenant), "cancel", words)
+    assert alone.visible_version == answers[0].visible_version
+
+
+# On a database of its own run: what hundreds of other tenants leave behind changes the plans.
+@pytest.mark.long
+@pytest.mark.parametrize("early", [True, False], ids=["early", "late"])
+async def test_the_past_is_searched_without_reading_what_was_before_it_and_since(
+    api: Api, database: Database, owner: Database, words: WordVectors, early: bool
+) -> None:
+    sources = [source(f"s{at}", f"cancel {at}") for at in range(20)]
+    await api.index(*sources)
+    await embed_all(database, api.tenant, words)
+    version = await api.index_version()
+    for revision in range(2, 42):
+        await api.index(*({**one, "sourceRevision": str(revision)} for one in sources))
+    version = version if early else await api.index_version() - 1
+    await forget_statistics(owner)
+    scope = _scope(api.tenant, SourcePatterns(allow=("s*",)))
+    with explaining() as plans:
+        found = await _ask(database, scope, "cancel", words, at=version)
+        view = await PostgresIndexViews(database).open(_scope(api.tenant), IndexVersion(version))
+        recorded: Any = {**(found.inputs or {}), "chunks": ["1", "2"]}
+        query = ScopedQuery(_scope(api.tenant), view, "cancel", None, 10, recorded)
+        await PostgresApproximateVectorRetriever(database, [words]).retrieve(query)
+    assert len(found.candidates) == 10
+    states = [scan for plan in plans for scan in plan.of("label_states", "vector_states")]
+    assert len(states) == 4
+    for scan in states:
+        assert (scan.rows, scan.dropped_rows) == (1, 0), scan
+    vectors = [scan for plan in plans for scan in plan.of("ended_vectors")]
+    assert len(vectors) == 2
+    for scan in vectors:
+        # With its source's end each vector is one entry of the index.
+        assert "valid_to = " in scan.condition, scan

@@ -47,7 +47,7 @@ _REMOVE_POSTINGS = f"""
         AND valid_to = $5 AND chunk_key >= $2 AND chunk_key < $3
 """  # noqa: S608 - the fragment is a constant
 # From one profile to the next by the index: a profile has as many rows as there are chunks.
-_PROFILES = """
+PROFILES = """
     WITH RECURSIVE found (profile) AS (
         (SELECT profile FROM {table} WHERE tenant_key = $1 ORDER BY profile LIMIT 1)
         UNION ALL
@@ -59,7 +59,7 @@ _PROFILES = """
     SELECT profile FROM found
 """
 _ALL_PROFILES = " UNION ".join(
-    f"({_PROFILES.format(table=table)})" for table in ("vectors", "ended_vectors")
+    f"({PROFILES.format(table=table)})" for table in ("vectors", "ended_vectors")
 )
 _REMOVE_ENDED_VECTORS = """
     DELETE FROM ended_vectors WHERE tenant_key = $1 AND profile = $6 AND label_key = $4

@@ -54,6 +54,18 @@ _AT_VERSION = """
     COALESCE((SELECT last_chunk_key FROM index_versions v WHERE v.tenant_key = $1
         AND v.version = ($2->>'version')::bigint), 0)
 """
+_STATES_NOW = f"""
+    JOIN label_states s ON s.tenant_key = $1 AND s.label_key = l.label_key
+    WHERE s.valid_to = {LIVE}
+"""
+# One look-up for each label, however many states it had: only the last that had begun counts.
+_STATES_THEN = """
+    CROSS JOIN LATERAL (
+        SELECT * FROM label_states WHERE tenant_key = $1 AND label_key = l.label_key
+        AND valid_from <= ($2->>'version')::bigint ORDER BY valid_from DESC LIMIT 1
+    ) s
+    WHERE s.valid_to > ($2->>'version')::bigint
+"""
 _LIVE_THEN = "s.valid_from <= ($2->>'version')::bigint AND s.valid_to > ($2->>'version')::bigint"
 _SOURCES_THEN_SQL = f"""
     SELECT s.source_key, s.project, s.source_id, s.revision, s.chunks, s.terms, s.lanes,
@@ -100,15 +112,13 @@ class PostgresIndexViews:
         admitted_now: AccessScope | None = None,
         hidden: tuple[int, ...] = (),
     ) -> IndexView:
-        live, known = f"s.valid_to = {LIVE}", "t.index_version, t.last_chunk_key"
+        states, known = _STATES_NOW, "t.index_version, t.last_chunk_key"
         if at is not None:
-            live, known = _LIVE_THEN, _AT_VERSION
+            states, known = _STATES_THEN, _AT_VERSION
         statement = Statement(
             f"""
             WITH admitted AS MATERIALIZED (
-                SELECT s.* FROM labels l JOIN label_states s
-                ON s.tenant_key = $1 AND s.label_key = l.label_key AND {live}
-                WHERE {label_filter(scope.predicate)}
+                SELECT s.* FROM labels l {states} AND {label_filter(scope.predicate)}
             )
             SELECT {known}, visible.*, ARRAY(
                 SELECT DISTINCT jsonb_object_keys(one.languages)

@@ -59,7 +59,7 @@ _IN_LABELS = """
         AND (SELECT index_version FROM tenants WHERE tenant_key = $1)
             <> ($2->>'version')::bigint
 """
-# OFFSET 0 keeps each source a look-up of its own range of keys.
+# OFFSET 0 keeps each source a look-up of its own range of keys: vectors end with their source.
 _OF_SELECTED = """
     SELECT v.chunk_key, v.embedding FROM source_versions s CROSS JOIN LATERAL (
         SELECT chunk_key, embedding FROM vectors
@@ -70,7 +70,7 @@ _OF_SELECTED = """
         SELECT chunk_key, embedding FROM ended_vectors
         WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
             AND label_key = s.label_key AND valid_from <= ($2->>'version')::bigint
-            AND valid_to > ($2->>'version')::bigint
+            AND valid_to = s.valid_to
             AND chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks
         OFFSET 0
     ) v
@@ -98,8 +98,7 @@ class PostgresVectorRetriever:
     """Implements `retrieval.retriever.Retriever`.
 
     `embedders` are those of the profiles in service, the one that is to serve first: a
-    scope is served by the first whose vectors are complete in it, or else by the first that
-    has any.
+    scope is served by the one that has the most vectors in it, of several by the first.
     """
 
     name = "vector"
@@ -127,10 +126,8 @@ class PostgresVectorRetriever:
 
     async def _ask(self, query: ScopedQuery) -> Question:
         sums = await vector_sums(self._database, query.scope, query.view, list(self._embedders))
-        chunks = query.view.chunks
-        complete = [key for key in self._embedders if sums[key].vectors == chunks]
-        begun = [key for key in self._embedders if sums[key].vectors > 0]
-        profile = next(iter((*complete, *begun, *self._embedders)))
+        # The first of several: none has more vectors than one that is complete.
+        profile = max(self._embedders, key=lambda key: sums[key].vectors)
         embedder = self._embedders[profile]
         vector = await embedder.embed_query(query.text)
         recorded: JsonObject = {

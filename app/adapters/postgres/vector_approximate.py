@@ -71,19 +71,24 @@ _RECALLED = Statement(
     """
     WITH wanted AS (SELECT jsonb_array_elements_text($2->'chunks')::bigint AS key)
     SELECT v.chunk_key, halfvec_send(v.embedding)
-    FROM wanted CROSS JOIN unnest($3::integer[]) AS label (key) CROSS JOIN LATERAL (
+    FROM wanted CROSS JOIN LATERAL (
+        SELECT source_key FROM chunks WHERE tenant_key = $1 AND chunk_key = wanted.key LIMIT 1
+    ) c CROSS JOIN LATERAL (
+        SELECT label_key, valid_to FROM source_versions
+        WHERE tenant_key = $1 AND source_key = c.source_key LIMIT 1
+    ) s CROSS JOIN LATERAL (
         SELECT chunk_key, embedding FROM vectors
         WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-            AND label_key = label.key AND chunk_key = wanted.key
+            AND label_key = s.label_key AND chunk_key = wanted.key
             AND valid_from <= ($2->>'version')::bigint
         UNION ALL
         SELECT chunk_key, embedding FROM ended_vectors
         WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-            AND label_key = label.key AND chunk_key = wanted.key
-            AND valid_from <= ($2->>'version')::bigint
-            AND valid_to > ($2->>'version')::bigint
+            AND label_key = s.label_key AND chunk_key = wanted.key
+            AND valid_from <= ($2->>'version')::bigint AND valid_to = s.valid_to
         OFFSET 0
     ) v
+    WHERE s.label_key = ANY($3::integer[]) AND s.valid_to > ($2->>'version')::bigint
     """,
     "chunk_key bigint, embedding bytea",
 )

@@ -7,6 +7,7 @@ from app.adapters.postgres.database import Database, Statement, translated_error
 from app.adapters.postgres.index_writer import IndexWriter
 from app.adapters.postgres.vector_states import HAS_VECTORS, profile_key, sums_of_labels
 from app.adapters.postgres.vector_writer import ChunkVector, VectorWriter
+from app.canonical import JsonObject
 from app.indexing.embedding import (
     EmbeddingProfile,
     HalfVector,
@@ -14,28 +15,40 @@ from app.indexing.embedding import (
     UnembeddedPage,
 )
 
-# The last key comes along without a text, so that a look that finds nothing gets on too.
+_BYTES_PER_LOOK = 4 * 1024 * 1024
+"""Of texts; a look ends with the one that reaches it, since a writer's own chunk may be large."""
+
+# Where to go on comes along without a text, so that a look that finds nothing gets on too.
 _UNEMBEDDED: Final = Statement(
     """
     WITH seen AS MATERIALIZED (
         SELECT chunk_key, source_key, content_digest FROM chunks
         WHERE tenant_key = $1 AND chunk_key > ($2->>'after')::bigint
         ORDER BY chunk_key LIMIT ($2->>'limit')::integer
+    ), found AS MATERIALIZED (
+        SELECT seen.chunk_key, x.text,
+            sum(octet_length(x.text)) OVER (ORDER BY seen.chunk_key) - octet_length(x.text)
+            AS before
+        FROM seen CROSS JOIN LATERAL (
+            SELECT project, source_id, label_key FROM source_versions
+            WHERE tenant_key = $1 AND source_key = seen.source_key
+            AND valid_to = 9223372036854775807 LIMIT 1
+        ) s CROSS JOIN LATERAL (
+            SELECT text FROM source_contents WHERE tenant_key = $1 AND project = s.project
+            AND source_id = s.source_id AND digest = seen.content_digest LIMIT 1
+        ) x LEFT JOIN LATERAL (
+            SELECT true AS found FROM vectors
+            WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
+            AND label_key = s.label_key AND chunk_key = seen.chunk_key LIMIT 1
+        ) v ON true
+        WHERE v.found IS NULL
     )
-    SELECT seen.chunk_key, x.text FROM seen CROSS JOIN LATERAL (
-        SELECT project, source_id, label_key FROM source_versions
-        WHERE tenant_key = $1 AND source_key = seen.source_key
-        AND valid_to = 9223372036854775807 LIMIT 1
-    ) s CROSS JOIN LATERAL (
-        SELECT text FROM source_contents WHERE tenant_key = $1 AND project = s.project
-        AND source_id = s.source_id AND digest = seen.content_digest LIMIT 1
-    ) x
-    WHERE NOT EXISTS (
-        SELECT FROM vectors WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-        AND label_key = s.label_key AND chunk_key = seen.chunk_key
-    )
+    SELECT chunk_key, text FROM found WHERE before < ($2->>'bytes')::bigint
     UNION ALL
-    SELECT max(chunk_key), NULL FROM seen
+    SELECT COALESCE(
+        (SELECT min(chunk_key) - 1 FROM found WHERE before >= ($2->>'bytes')::bigint),
+        (SELECT max(chunk_key) FROM seen)
+    ), NULL
     """,
     "chunk_key bigint, text text",
 )
@@ -67,11 +80,13 @@ class PostgresVectorIndex:
     async def unembedded(
         self, tenant: str, profile: EmbeddingProfile, after_key: int, limit: int
     ) -> UnembeddedPage:
-        rows = await self._database.run(
-            tenant,
-            _UNEMBEDDED,
-            {"profile": str(profile_key(profile.id)), "after": after_key, "limit": limit},
-        )
+        arguments: JsonObject = {
+            "profile": str(profile_key(profile.id)),
+            "after": after_key,
+            "limit": limit,
+            "bytes": _BYTES_PER_LOOK,
+        }
+        rows = await self._database.run(tenant, _UNEMBEDDED, arguments)
         chunks = [UnembeddedChunk(row.chunk_key, row.text) for row in rows if row.text is not None]
         last = next((row.chunk_key for row in rows if row.text is None), None)
         return UnembeddedPage(tuple(sorted(chunks, key=lambda chunk: chunk.key)), last)

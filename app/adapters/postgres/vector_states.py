@@ -5,10 +5,14 @@ adding up the sums of its labels, without a look at the vectors.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
 
 from app.adapters.postgres.database import Database, Statement
+from app.canonical import JsonObject
 from app.indexing.embedding import HalfVector
 from app.indexing.source import LANES, add_lanes, lanes_from_signed, lanes_of, lanes_to_signed
 from app.retrieval.retriever import IndexView
@@ -19,38 +23,72 @@ _HALFVEC_HEADER = 4
 
 HAS_VECTORS = "SELECT to_regclass('vectors') IS NOT NULL"
 
+
+def _sum_of_lane(lane: int) -> str:
+    """SQL for the sum of one lane of `digest`, as `lanes_of` reads it, in signed numbers."""
+    eighth = f"encode(substring(digest FROM {8 * lane + 1} FOR 8), 'hex')"
+    return f"COALESCE(sum(('x' || {eighth})::bit(64)::bigint), 0)::text"
+
+
+# One look-up for each label, however many states it had: only the last that had begun counts.
 _SUMS = Statement(
     """
-    SELECT profile, sum(vectors)::bigint, sum(lane_0)::text, sum(lane_1)::text,
-        sum(lane_2)::text, sum(lane_3)::text
+    SELECT s.profile, sum(s.vectors)::bigint, sum(s.lane_0)::text, sum(s.lane_1)::text,
+        sum(s.lane_2)::text, sum(s.lane_3)::text
     FROM jsonb_array_elements_text($2->'profiles') AS wanted (key)
-    JOIN vector_states s ON s.tenant_key = $1 AND s.profile = wanted.key::bigint
-        AND s.label_key = ANY($3::integer[])
-        AND s.valid_from <= ($2->>'version')::bigint AND s.valid_to > ($2->>'version')::bigint
-    GROUP BY profile
+    CROSS JOIN unnest($3::integer[]) AS label (key) CROSS JOIN LATERAL (
+        SELECT * FROM vector_states
+        WHERE tenant_key = $1 AND profile = wanted.key::bigint AND label_key = label.key
+            AND valid_from <= ($2->>'version')::bigint
+        ORDER BY valid_from DESC LIMIT 1
+    ) s
+    WHERE s.valid_to > ($2->>'version')::bigint
+    GROUP BY s.profile
     """,
     "profile bigint, vectors bigint, lane_0 text, lane_1 text, lane_2 text, lane_3 text",
 )
-_HIDDEN = Statement(
+_OF_SOURCES = f"""
+    WITH listed AS MATERIALIZED (
+        SELECT sha256(
+            c.content_digest || substring(halfvec_send(v.embedding) FROM {_HALFVEC_HEADER + 1})
+        ) AS digest
+        FROM source_versions s CROSS JOIN LATERAL (
+            SELECT chunk_key, content_digest FROM chunks WHERE tenant_key = $1
+            AND chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks OFFSET 0
+        ) c CROSS JOIN LATERAL (
+            SELECT embedding FROM vectors WHERE tenant_key = $1
+                AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
+                AND chunk_key = c.chunk_key AND valid_from <= ($2->>'version')::bigint
+            UNION ALL
+            SELECT embedding FROM ended_vectors WHERE tenant_key = $1
+                AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
+                AND chunk_key = c.chunk_key AND valid_from <= ($2->>'version')::bigint
+                AND valid_to = s.valid_to
+            OFFSET 0
+        ) v
+        WHERE s.tenant_key = $1 AND {{which}}
+    )
+    SELECT count(*), {", ".join(map(_sum_of_lane, range(LANES)))} FROM listed
+"""  # noqa: S608 - numbers
+_OF_SOURCES_ANSWER = "vectors bigint, lane_0 text, lane_1 text, lane_2 text, lane_3 text"
+_HIDDEN = Statement(_OF_SOURCES.format(which="s.source_key = ANY($3)"), _OF_SOURCES_ANSWER)
+_SHOWN = Statement(
+    _OF_SOURCES.format(
+        which="""s.label_key = ANY($3::integer[])
+            AND s.valid_from <= ($2->>'version')::bigint
+            AND s.valid_to > ($2->>'version')::bigint
+            AND s.source_key <> ALL(ARRAY(
+                SELECT jsonb_array_elements_text($2->'hidden')::bigint))"""
+    ),
+    _OF_SOURCES_ANSWER,
+)
+_ANY_ERASED = Statement(
     """
-    SELECT c.content_digest, halfvec_send(v.embedding)
-    FROM source_versions s CROSS JOIN LATERAL (
-        SELECT chunk_key, content_digest FROM chunks WHERE tenant_key = $1
-        AND chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks OFFSET 0
-    ) c CROSS JOIN LATERAL (
-        SELECT embedding FROM vectors WHERE tenant_key = $1
-            AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
-            AND chunk_key = c.chunk_key AND valid_from <= ($2->>'version')::bigint
-        UNION ALL
-        SELECT embedding FROM ended_vectors WHERE tenant_key = $1
-            AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
-            AND chunk_key = c.chunk_key AND valid_from <= ($2->>'version')::bigint
-            AND valid_to > ($2->>'version')::bigint
-        OFFSET 0
-    ) v
-    WHERE s.tenant_key = $1 AND s.source_key = ANY($3)
+    SELECT EXISTS (
+        SELECT FROM source_versions WHERE tenant_key = $1 AND source_key = ANY($3) AND erased
+    )
     """,
-    "content_digest bytea, embedding bytea",
+    "erased boolean",
 )
 
 
@@ -85,13 +123,6 @@ def vector_sum(content_digest: bytes, vector: HalfVector) -> VectorSum:
     return VectorSum(1, lanes)
 
 
-def total(sums: Iterable[VectorSum]) -> VectorSum:
-    found = VectorSum()
-    for one in sums:
-        found = found.plus(one)
-    return found
-
-
 async def vector_sums(
     database: Database, scope: AccessScope, view: IndexView, profiles: Sequence[int]
 ) -> dict[int, VectorSum]:
@@ -100,9 +131,15 @@ async def vector_sums(
         database, scope.tenant, view.label_keys, view.index_version, profiles
     )
     if view.hidden_source_keys:
+        # What a hidden source had cannot be taken away once it is erased: what is shown is
+        # added up then, which is far more.
+        erased = await database.run(scope.tenant, _ANY_ERASED, numbers=view.hidden_source_keys)
         for profile in profiles:
-            hidden = await _hidden_sum(database, scope, view, profile)
-            found[profile] = found[profile].plus(hidden, -1)
+            if erased[0].erased:
+                found[profile] = await _sum_of_sources(database, scope, view, profile, shown=True)
+            else:
+                hidden = await _sum_of_sources(database, scope, view, profile, shown=False)
+                found[profile] = found[profile].plus(hidden, -1)
     return found
 
 
@@ -123,19 +160,26 @@ async def sums_of_labels(
         {"profiles": [str(one) for one in profiles], "version": version},
         numbers=label_keys,
     )
-    for row in rows:
-        lanes = [int(lane) for lane in (row.lane_0, row.lane_1, row.lane_2, row.lane_3)]
-        found[row.profile] = VectorSum(row.vectors, lanes_from_signed(lanes))
+    found.update({row.profile: _sum_from(row) for row in rows})
     return found
 
 
-async def _hidden_sum(
-    database: Database, scope: AccessScope, view: IndexView, profile: int
+async def _sum_of_sources(
+    database: Database, scope: AccessScope, view: IndexView, profile: int, *, shown: bool
 ) -> VectorSum:
-    rows = await database.run(
-        scope.tenant,
-        _HIDDEN,
-        {"profile": str(profile), "version": view.index_version},
-        numbers=view.hidden_source_keys,
-    )
-    return total(vector_sum(row.content_digest, numbers_of(row.embedding)) for row in rows)
+    """Of the sources that the view shows, or of those that it hides."""
+    arguments: JsonObject = {
+        "profile": str(profile),
+        "version": view.index_version,
+        "hidden": [str(key) for key in view.hidden_source_keys],
+    }
+    statement, numbers = _HIDDEN, view.hidden_source_keys
+    if shown:
+        statement, numbers = _SHOWN, view.label_keys
+    (row,) = await database.run(scope.tenant, statement, arguments, numbers=numbers)
+    return _sum_from(row)
+
+
+def _sum_from(row: sa.Row[Any]) -> VectorSum:
+    lanes = [int(lane) for lane in (row.lane_0, row.lane_1, row.lane_2, row.lane_3)]
+    return VectorSum(row.vectors, lanes_from_signed(lanes))

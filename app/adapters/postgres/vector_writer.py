@@ -5,6 +5,7 @@ the sums of each label change with it. A source that is replaced keeps the vecto
 that it keeps: nobody is asked for them again.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.adapters.postgres.ended_chunks import EndedChunks
+from app.adapters.postgres.ended_chunks import PROFILES, EndedChunks
 from app.adapters.postgres.vector_states import VectorSum, numbers_of, vector_sum
 from app.indexing.embedding import HalfVector, as_text
 from app.indexing.source import lanes_from_signed, lanes_to_signed
@@ -23,10 +24,7 @@ from app.storage.labels import SourceName
 _VECTORS_PER_STATEMENT = 500
 
 _LIVE = 9223372036854775807
-_PROFILES = f"""
-    SELECT DISTINCT profile FROM vector_states
-    WHERE tenant_key = $1 AND label_key = ANY($2) AND valid_to = {_LIVE}
-"""  # noqa: S608 - a number
+_PROFILES = PROFILES.format(table="vectors")
 _ADD = """
     INSERT INTO vectors (tenant_key, profile, label_key, chunk_key, valid_from, embedding)
     SELECT $1, $2, given.label_key, given.chunk_key, $3, given.embedding::halfvec
@@ -105,13 +103,15 @@ class VectorWriter:
         added = 0
         for start in range(0, len(vectors), _VECTORS_PER_STATEMENT):
             some = {one.chunk_key: one for one in vectors[start : start + _VECTORS_PER_STATEMENT]}
+            # In a thread: a large source that keeps its texts has many numbers to write.
+            written = await asyncio.to_thread(_written, some.values())
             rows = await self._run(
                 _ADD,
                 profile,
                 self._version,
                 [one.label_key for one in some.values()],
                 list(some),
-                [as_text(one.vector) for one in some.values()],
+                written,
             )
             for row in rows:
                 one = some[row.chunk_key]
@@ -127,7 +127,7 @@ class VectorWriter:
             own = range(one.first, one.first + one.count)
             keys[one.label_key].extend(own)
             sources.update(dict.fromkeys(own, name))
-        profiles = (await self._run(_PROFILES, sorted(keys))).scalars().all()
+        profiles = (await self._run(_PROFILES)).scalars().all()
         for profile, label_key in product(profiles, keys):
             for start in range(0, len(keys[label_key]), _VECTORS_PER_STATEMENT):
                 some = keys[label_key][start : start + _VECTORS_PER_STATEMENT]
@@ -176,6 +176,10 @@ class VectorWriter:
 
     async def _run(self, sql: str, *values: object) -> sa.CursorResult[Any]:
         return await self._connection.exec_driver_sql(sql, (self._tenant_key, *values))
+
+
+def _written(vectors: Iterable[ChunkVector]) -> list[str]:
+    return [as_text(one.vector) for one in vectors]
 
 
 def _sum_from(row: sa.Row[Any]) -> VectorSum:

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.canonical import digest_text
 from app.errors import RetrieverUnavailableError, ServiceError, UnavailableError
 from app.retrieval.candidate import Candidate, Chunk, Retrieval
+from app.retrieval.external import ExternalRetriever
 from app.retrieval.fan_out import Leg, LegOutcome, checked, fan_out
 from app.retrieval.retriever import ScopedQuery
-from app.scope.vocabulary import Classification
+from app.scope.vocabulary import Classification, TrustTier
 from tests.unit.retrieval.chunks import LABEL, SCOPE, VIEW, chunk, retrieval
 
 QUERY = ScopedQuery(SCOPE, VIEW, "cancel", "en", 50)
@@ -245,3 +247,14 @@ def test_the_order_of_an_answer_has_no_influence(
     assert [one.rank for one in first.candidates] == list(range(1, len(first.candidates) + 1))
     assert len(first.candidates) <= limit
     assert len({one.chunk.identity for one in first.candidates}) == len(first.candidates)
+
+
+@given(st.permutations(["one", "another", "a third"]))
+async def test_texts_that_another_index_gives_under_one_name_come_in_no_order_of_its_own(
+    texts: list[str],
+) -> None:
+    told = retrieval(*((chunk("a", text=text), 5) for text in texts))
+    retriever = ExternalRetriever(ScriptedRetriever("kb", told), TrustTier.TRUSTED_KNOWLEDGE)
+    found, _ = checked(await retriever.retrieve(QUERY), SCOPE.predicate, 10)
+    (kept,) = found.candidates
+    assert kept.chunk.text == min(texts, key=digest_text)

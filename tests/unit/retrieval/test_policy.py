@@ -183,3 +183,11 @@ async def test_one_that_could_not_tell_is_asked_again_before_its_first_query() -
     assert backend.asked == 0
     backend.silent = False
     assert await retriever.retrieve(QUERY) == ANSWER
+
+
+async def test_a_replay_asks_nobody_and_waits_for_nobody() -> None:
+    backend = ScriptedBackend(silent=True)
+    guarded = GuardedRetriever(backend, RetrieverPolicy(), asyncio.get_running_loop().time)
+    with pytest.raises(UnavailableError):
+        await guarded.retrieve(QUERY)
+    assert await guarded.retrieve(replace(QUERY, recorded={"profile": "p"})) == ANSWER
