@@ -62,7 +62,15 @@ def pieces_of(
     encoding = material.budget.encoding
     footer = footer_tokens(count_tokens)
 
-    def piece(chunk: Chunk, index_version: str | None, *, required: bool, value: int) -> Piece:
+    def piece(
+        chunk: Chunk,
+        index_version: str | None,
+        *,
+        required: bool,
+        value: int,
+        relevance: int = 1000,
+        candidate: Chunk | None = None,
+    ) -> Piece:
         block = Block(chunk.source_id, chunk.revision, chunk.chunk_id, chunk.label, chunk.text)
         body = chunk.body_tokens.get(encoding)
         if body is None:
@@ -77,7 +85,9 @@ def pieces_of(
             ordinal=chunk.ordinal,
             signature=chunk.signature,
             value=value,
+            relevance=relevance,
             body_tokens=body,
+            candidate=candidate,
         )
 
     pinned_version = f"{PINNED}:{material.visible_version}"
@@ -100,8 +110,11 @@ def pieces_of(
     best = max([*scores, 1])
     values = values_of(scores, material.recipe.rules.value)
     found = [
-        replace(
-            piece(one.chunk, f"{one.found_by}:{one.visible_version}", required=False, value=value),
+        piece(
+            one.chunk,
+            f"{one.found_by}:{one.visible_version}",
+            required=False,
+            value=value,
             relevance=one.score * 1000 // best,
             candidate=one.chunk,
         )
@@ -112,6 +125,8 @@ def pieces_of(
 
 def _weighed(pieces: list[Piece], named: int, rules: PackingRules) -> list[Piece]:
     """Candidates, which stand behind what was named, by their classes and by what is like them."""
+    if not rules.class_shares and not rules.diversity_permille:
+        return pieces
     like = [0] * len(pieces)
     if rules.diversity_permille:
         like = likeness([piece.signature for piece in pieces])
