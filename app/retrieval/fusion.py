@@ -7,15 +7,19 @@ By rank: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Cond
 individual Rank Learning Methods" (2009): a chunk's score is the sum of weight / (k + rank)
 over the legs that found it.
 
-By score: Bruch, Gai and Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (2023):
-a convex combination of scores that are brought to 0..1 leg by leg, by (score - least) /
-(greatest - least) over what the leg found. Of a leg whose scores are all equal each chunk has
-1: it told what belongs to the answer, and nothing else. What a leg did not find has 0 there.
+By score: a convex combination of scores that are made comparable leg by leg: how far a score is
+above the least that the leg found, in standard deviations over all candidates, of which those that
+the leg did not find have 0 (after Montague and Aslam, "Relevance Score Normalization for
+Metasearch", 2001, and for the combination Bruch, Gai and Ingber, "An Analysis of Fusion Functions
+for Hybrid Retrieval", 2023). So what a leg says of few candidates among many, such as the only text
+with a rare word, counts more than what it says of all. Of a leg whose scores are all equal each
+chunk is 1 above: it told what belongs to the answer, and nothing else.
 Weights are relative to their sum over the legs that answered.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Literal
 
 from app.canonical import Digest
@@ -26,6 +30,7 @@ FusionMethod = Literal["reciprocal-rank", "normalised-scores"]
 
 UNIT = 1_000_000_000
 """What a fused score is counted in: 1 is 10^-9."""
+_ROOT_BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,11 @@ def fuse(
     scores: dict[tuple[str, str, str], int] = {}
     best: dict[tuple[str, str, str], tuple[tuple[bool, int], str, str, Chunk]] = {}
     total = sum(answer.weight for answer in answers)
+    count = len({one.chunk.identity for each in answers for one in each.retrieval.candidates})
     for answer in sorted(answers, key=lambda one: one.retriever):
-        parts = _by_rank(answer, k) if method == "reciprocal-rank" else _by_score(answer, total)
+        parts = (
+            _by_rank(answer, k) if method == "reciprocal-rank" else _by_score(answer, total, count)
+        )
         for candidate, part in zip(answer.retrieval.candidates, parts, strict=True):
             key = candidate.chunk.identity
             scores[key] = scores.get(key, 0) + part
@@ -91,12 +99,18 @@ def _by_rank(answer: LegAnswer, k: int) -> Iterator[int]:
         yield answer.weight * UNIT // (k + candidate.rank)
 
 
-def _by_score(answer: LegAnswer, total_weight: int) -> Iterator[int]:
+def _by_score(answer: LegAnswer, total_weight: int, candidates: int) -> Iterator[int]:
     scores = [candidate.score for candidate in answer.retrieval.candidates]
-    least, greatest = min(scores, default=0), max(scores, default=0)
-    for score in scores:
-        above, span = (score - least, greatest - least) if greatest > least else (1, 1)
-        yield answer.weight * UNIT * above // (span * total_weight)
+    least = min(scores, default=0)
+    above = [score - least for score in scores]
+    if not any(above):
+        above = [1] * len(scores)
+    # The square of `candidates`, times the variance; the root has 20 bits after the point.
+    spread = candidates * sum(one * one for one in above) - sum(above) ** 2
+    deviations = isqrt(spread << 2 * _ROOT_BITS) if spread else candidates << _ROOT_BITS
+    for one in above:
+        parts = (one * candidates << _ROOT_BITS) * answer.weight * UNIT
+        yield parts // (deviations * total_weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Fusion by scores: a convex combination of scores that are normalised leg by leg."""
+"""Fusion by scores: a convex combination of scores in standard deviations, leg by leg."""
 
-from fractions import Fraction
+from decimal import Decimal, localcontext
 from itertools import product
 
 import pytest
@@ -27,23 +27,29 @@ def by_score(*answers: LegAnswer) -> list[tuple[str, int]]:
     return [(one.chunk.source_id, one.score) for one in fuse(answers, 60, "normalised-scores")]
 
 
-def test_scores_are_brought_to_the_unit_by_the_least_and_the_greatest() -> None:
-    assert by_score(answer("x", (A, 30), (B, 20), (C, 10))) == [
-        ("a", UNIT),
-        ("b", UNIT // 2),
-        ("c", 0),
-    ]
+def test_scores_count_from_the_least_in_standard_deviations() -> None:
+    # Mean 40, deviation 20: 30 + 50 and 20 + 60 are as far from it on average.
+    found = answer("x", (A, 60), (B, 60), (C, 20), (chunk("d"), 20))
+    assert by_score(found) == [("a", 2 * UNIT), ("b", 2 * UNIT), ("c", 0), ("d", 0)]
 
 
 def test_weights_are_relative_to_their_sum_and_what_a_leg_did_not_find_has_none_of_it() -> None:
-    lexical = answer("lexical", (A, 900), (B, 600), (C, 0), weight=300)
-    vector = answer("vector", (B, 71), (A, 51), (chunk("d"), 50), weight=700)
+    lexical = answer("lexical", (A, 900), (B, 900), (C, 300), weight=300)
+    vector = answer("vector", (B, 71), (chunk("d"), 71), (A, 51), weight=700)
+    # Of the four candidates two are above the least in each: two deviations of a half.
     assert by_score(lexical, vector) == [
-        ("b", 300 * UNIT * 600 // (900 * 1000) + 700 * UNIT // 1000),
-        ("a", 300 * UNIT // 1000 + 700 * UNIT // (21 * 1000)),
+        ("b", 2 * UNIT),
+        ("d", 2 * 700 * UNIT // 1000),
+        ("a", 2 * 300 * UNIT // 1000),
         ("c", 0),
-        ("d", 0),
     ]
+
+
+def test_the_only_text_with_a_word_comes_before_many_that_are_a_little_nearer() -> None:
+    others = [(chunk(f"near-{at}"), 100 - at) for at in range(99)]
+    vector = answer("vector", *others, (A, 1), weight=3)
+    found = by_score(answer("lexical", (A, 5), weight=2), vector)
+    assert found[0][0] == "a"
 
 
 @pytest.mark.parametrize("score", [0, 5, -5])
@@ -53,11 +59,8 @@ def test_where_all_scores_are_equal_each_chunk_has_the_whole(score: int) -> None
 
 
 def test_scores_below_zero_are_scores_like_others() -> None:
-    assert by_score(answer("x", (A, -10), (B, -20), (C, -30))) == [
-        ("a", UNIT),
-        ("b", UNIT // 2),
-        ("c", 0),
-    ]
+    below = answer("x", (A, -10), (B, -20), (C, -30))
+    assert by_score(below) == by_score(answer("x", (A, 30), (B, 20), (C, 10)))
 
 
 def test_no_answers_and_empty_answers_fuse_to_nothing() -> None:
@@ -90,35 +93,48 @@ def answers_of(drawn: list[tuple[dict[int, int], int]]) -> list[LegAnswer]:
     ]
 
 
-def normalised(scores: dict[int, int], one: int) -> Fraction:
+def in_deviations(scores: dict[int, int], one: int, candidates: int) -> Decimal:
     if one not in scores:
-        return Fraction(0)
-    least, greatest = min(scores.values()), max(scores.values())
-    span = greatest - least
-    return Fraction(scores[one] - least, span) if span else Fraction(1)
+        return Decimal(0)
+    least = min(scores.values())
+    above = {name: Decimal(score - least) for name, score in scores.items()}
+    if not any(above.values()):
+        above = dict.fromkeys(scores, Decimal(1))
+    mean = sum(above.values(), Decimal(0)) / candidates
+    squares = sum(((value - mean) ** 2 for value in above.values()), Decimal(0))
+    variance = (squares + (candidates - len(above)) * mean**2) / candidates
+    return above[one] / variance.sqrt() if variance else Decimal(1)
 
 
 @given(drawn=legs, data=st.data())
-def test_a_score_is_the_convex_combination_rounded_down_leg_by_leg(
+def test_a_score_is_the_convex_combination_of_what_the_legs_say(
     drawn: list[tuple[dict[int, int], int]], data: st.DataObject
 ) -> None:
     answers = answers_of(drawn)
     fused = fuse(answers, 60, "normalised-scores")
     assert fused == fuse(data.draw(st.permutations(answers)), 60, "normalised-scores")
     total = sum(weight for _, weight in drawn)
-    expected = {
-        POOL[one].identity: sum(
-            int(UNIT * Fraction(weight, total) * normalised(scores, one))
-            for scores, weight in drawn
-        )
-        for scores, _ in drawn
-        for one in scores
-    }
-    assert {one.chunk.identity: one.score for one in fused} == expected
+    count = len({one for scores, _ in drawn for one in scores})
+    with localcontext(prec=100):
+        expected = {
+            POOL[one].identity: sum(
+                (
+                    UNIT * Decimal(weight) / total * in_deviations(scores, one, count)
+                    for scores, weight in drawn
+                ),
+                Decimal(0),
+            )
+            for scores, _ in drawn
+            for one in scores
+        }
+    assert {one.chunk.identity for one in fused} == expected.keys()
+    for one in fused:
+        # Each leg's part is rounded down, and its deviation has 20 bits after the point.
+        difference = one.score - expected[one.chunk.identity]
+        assert -len(answers) <= difference <= 10 + one.score // 2**19
     order = [(-one.score, one.chunk.tie_break) for one in fused]
     assert order == sorted(order)
     assert {type(one.score) for one in fused} <= {int}
-    assert all(0 <= one.score <= UNIT for one in fused)
 
 
 @given(drawn=legs, method=st.sampled_from(METHODS))
