@@ -148,5 +148,5 @@ async def test_the_report_says_how_rankings_became_one(api: Api) -> None:
     assert source_ids(by_score) == source_ids(by_rank) == ["a", "b"]
     scores, ranks = await report_of(api, by_score), await report_of(api, by_rank)
     assert scores["fusion"] == {"method": "normalised-scores", "candidates": 2}
-    assert digest_of(scores, "fusion") == fusion_digest(by_score, [10**9, 0])
+    assert digest_of(scores, "fusion") == fusion_digest(by_score, [2 * 10**9, 0])
     assert ranks["fusion"] == {"method": "reciprocal-rank", "k": 60, "candidates": 2}
