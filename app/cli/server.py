@@ -21,6 +21,10 @@ from app.errors import ConfigurationError, ServiceError
 
 _STOP_TIMEOUT_S = 20
 _BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+"""Longer than balancers (60 s) and clients (5 s) keep a connection that nothing comes over: whoever
+closes it must not be the one that a request is on its way to.
+"""
 
 _AsgiApp = Callable[..., Any]
 
@@ -72,6 +76,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 access_log=False,
                 log_config=None,
+                timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_STOP_TIMEOUT_S,
             )
         )

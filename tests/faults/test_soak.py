@@ -127,7 +127,9 @@ async def test_fifty_writers_and_fifty_assemblers_leave_snapshots_that_replay(
     process: ServiceProcess,
 ) -> None:
     token = TokenFactory(load_or_create_development_key(process.data_dir))
-    limits = httpx.Limits(max_connections=2 * AT_ONCE)
+    # No expiry: on a busy machine the client's pool closes a connection as idle, after 5 s, that it
+    # has just handed to a request (seen as ReadError).
+    limits = httpx.Limits(max_connections=2 * AT_ONCE, keepalive_expiry=None)
     async with httpx.AsyncClient(
         base_url=process.url, timeout=60, limits=limits, trust_env=False
     ) as client:

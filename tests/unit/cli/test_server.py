@@ -3,8 +3,9 @@
 import socket
 
 import pytest
+from fastapi import FastAPI
 
-from app.cli.server import listen
+from app.cli.server import Server, listen
 from app.errors import ConfigurationError
 
 
@@ -21,3 +22,8 @@ def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
         pytest.raises(ConfigurationError, match="choose another with --host and --port"),
     ):
         listen("127.0.0.1", bound.getsockname()[1])
+
+
+def test_the_server_keeps_an_idle_connection_longer_than_balancers_and_clients_do() -> None:
+    with listen("127.0.0.1", 0) as bound:
+        assert Server(FastAPI(), bound).config.timeout_keep_alive > 60
