@@ -1,6 +1,5 @@
 """`ctxsnap assemble`: one snapshot, by POST /snapshots."""
 
-import json
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 
 from app.cli.connection import DEFAULT_TENANT, AsJson, Tenant, Token, Url, connect
 from app.cli.snapshot_view import snapshot_view
-from app.cli.terminal import console, write_json
+from app.cli.terminal import write_answer
 from app.scope.vocabulary import Classification, KnowledgeClass
 
 _ENCODINGS = "o200k_base, cl100k_base, …"
@@ -86,10 +85,7 @@ def assemble(
     )
     with connect(url, token, tenant) as client:
         body = client.create_snapshot(request, refresh=refresh)
-    if as_json:
-        write_json(body)
-    else:
-        console().print(snapshot_view(json.loads(body)))
+    write_answer(body, snapshot_view, as_json=as_json)
 
 
 def without_nones(members: Mapping[str, Any]) -> dict[str, Any]:

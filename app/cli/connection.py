@@ -41,9 +41,20 @@ Tenant = Annotated[
     str, typer.Option("--tenant", help="The tenant of a token that is signed for this call.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Ref = Annotated[str, typer.Argument(help="The hash (sha256:…) or the snapshotId.")]
 Project = Annotated[str, typer.Option("--project", "-p", help="The project.")]
 
-__all__ = ["DEFAULT_TENANT", "AsJson", "Project", "Tenant", "Token", "Url", "connect", "same_data"]
+__all__ = [
+    "DEFAULT_TENANT",
+    "AsJson",
+    "Project",
+    "Ref",
+    "Tenant",
+    "Token",
+    "Url",
+    "connect",
+    "same_data",
+]
 
 
 def connect(url: str | None, token: str | None, tenant: str) -> ServiceClient:

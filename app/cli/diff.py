@@ -1,20 +1,19 @@
 """`ctxsnap diff`: what differs between two stored snapshots, and why."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from app.cli.connection import DEFAULT_TENANT, AsJson, Tenant, Token, Url, connect
-from app.cli.terminal import cell, console, write_json
+from app.cli.connection import DEFAULT_TENANT, AsJson, Ref, Tenant, Token, Url, connect
+from app.cli.terminal import cell, write_answer
 
 _COLUMNS = ("", "project", "source", "chunk", "cause", "detail")
 
 
 def diff(
-    ref: Annotated[str, typer.Argument(help="The hash (sha256:…) or the snapshotId.")],
+    ref: Ref,
     other: Annotated[str, typer.Argument(help="Of the snapshot to compare it with.")],
     as_json: AsJson = False,
     url: Url = None,
@@ -24,10 +23,7 @@ def diff(
     """Show what was added, removed, moved and changed from one snapshot to another."""
     with connect(url, token, tenant) as client:
         body = client.diff(ref, other)
-    if as_json:
-        write_json(body)
-    else:
-        console().print(_table(json.loads(body)))
+    write_answer(body, _table, as_json=as_json)
 
 
 def _table(document: Mapping[str, Any]) -> Table:

@@ -1,17 +1,16 @@
 """`ctxsnap explain`: why a source is in a snapshot, or why it is not, stage by stage."""
 
-import json
 from typing import Annotated
 
 import typer
 
-from app.cli.connection import DEFAULT_TENANT, AsJson, Project, Tenant, Token, Url, connect
-from app.cli.snapshot_view import stages_view
-from app.cli.terminal import console, write_json
+from app.cli.connection import DEFAULT_TENANT, AsJson, Project, Ref, Tenant, Token, Url, connect
+from app.cli.snapshot_view import explanation_view
+from app.cli.terminal import write_answer
 
 
 def explain(
-    ref: Annotated[str, typer.Argument(help="The hash (sha256:…) or the snapshotId.")],
+    ref: Ref,
     source_id: Annotated[str, typer.Argument(help="The source to ask about.")],
     project: Project,
     as_json: AsJson = False,
@@ -22,7 +21,4 @@ def explain(
     """Tell why a source is in a snapshot or not; needs the permission audit:read."""
     with connect(url, token, tenant) as client:
         body = client.explain(ref, project, source_id)
-    if as_json:
-        write_json(body)
-    else:
-        console().print(stages_view(json.loads(body)["stages"]))
+    write_answer(body, explanation_view, as_json=as_json)

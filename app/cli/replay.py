@@ -1,18 +1,17 @@
 """`ctxsnap replay`: a stored snapshot assembled again, and whether the same comes out."""
 
 import json
-from typing import Annotated
 
 import typer
 
-from app.cli.connection import DEFAULT_TENANT, AsJson, Tenant, Token, Url, connect
+from app.cli.connection import DEFAULT_TENANT, AsJson, Ref, Tenant, Token, Url, connect
 from app.cli.failures import FAILED
 from app.cli.snapshot_view import replay_view
-from app.cli.terminal import console, write_json
+from app.cli.terminal import write_answer
 
 
 def replay(
-    ref: Annotated[str, typer.Argument(help="The hash (sha256:…) or the snapshotId.")],
+    ref: Ref,
     as_json: AsJson = False,
     url: Url = None,
     token: Token = None,
@@ -24,10 +23,6 @@ def replay(
     """
     with connect(url, token, tenant) as client:
         body = client.replay(ref)
-    document = json.loads(body)
-    if as_json:
-        write_json(body)
-    else:
-        console().print(replay_view(document))
-    if not document["match"]:
+    write_answer(body, replay_view, as_json=as_json)
+    if not json.loads(body)["match"]:
         raise typer.Exit(FAILED)

@@ -1,17 +1,16 @@
 """`ctxsnap show`: a stored snapshot and what stands beside it."""
 
-import json
 from typing import Annotated
 
 import typer
 
-from app.cli.connection import DEFAULT_TENANT, AsJson, Tenant, Token, Url, connect
+from app.cli.connection import DEFAULT_TENANT, AsJson, Ref, Tenant, Token, Url, connect
 from app.cli.snapshot_view import snapshot_view
-from app.cli.terminal import console, write_json, write_text
+from app.cli.terminal import write_answer, write_json, write_text
 
 
 def show(
-    ref: Annotated[str, typer.Argument(help="The hash (sha256:…) or the snapshotId.")],
+    ref: Ref,
     as_json: AsJson = False,
     prompt: Annotated[bool, typer.Option("--prompt", help="What goes to the model.")] = False,
     report: Annotated[bool, typer.Option("--report", help="How it came about, as JSON.")] = False,
@@ -37,4 +36,4 @@ def show(
     elif prompt:
         write_text(body.decode())
     else:
-        console().print(snapshot_view(json.loads(body)))
+        write_answer(body, snapshot_view)

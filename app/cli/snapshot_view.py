@@ -35,9 +35,9 @@ def checks_view(title: str, checks: Sequence[Check]) -> Table:
     return table
 
 
-def stages_view(stages: Sequence[Mapping[str, Any]]) -> Table:
+def explanation_view(document: Mapping[str, Any]) -> Table:
     table = _table("", "stage", "outcome", "~detail")
-    for one in stages:
+    for one in document["stages"]:
         table.add_row(*(cell(one[name]) for name in ("stage", "outcome", "detail")))
     return table
 

@@ -8,8 +8,10 @@ Not handled: terminals that misread characters which are printable (look-alike l
 
 import json
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from app.visible import is_visible, printable
@@ -17,7 +19,16 @@ from app.visible import is_visible, printable
 _WIDTH_WITHOUT_TERMINAL = 160
 _NARROWEST = 40
 
-__all__ = ["cell", "console", "printable", "printable_json", "say", "write_json", "write_text"]
+__all__ = [
+    "cell",
+    "console",
+    "printable",
+    "printable_json",
+    "say",
+    "write_answer",
+    "write_json",
+    "write_text",
+]
 
 
 def printable_json(document: str) -> str:
@@ -53,6 +64,16 @@ def write_json(body: bytes) -> None:
         _write_exact(body)
         return
     sys.stdout.write(printable_json(body.decode("utf-8", errors="replace")).rstrip("\n") + "\n")
+
+
+def write_answer(
+    body: bytes, view: Callable[[Any], RenderableType], *, as_json: bool = False
+) -> None:
+    """A service's JSON answer: the document for programs, a view of it for people."""
+    if as_json:
+        write_json(body)
+    else:
+        console().print(view(json.loads(body)))
 
 
 def write_text(text: str) -> None:
