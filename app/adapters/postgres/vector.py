@@ -22,6 +22,7 @@ from app.adapters.postgres.vector_states import (
     numbers_of,
     profile_key,
     vector_sums,
+    vectors_of_source,
 )
 from app.canonical import JsonObject, digest_to_bytes, digest_value
 from app.indexing.embedding import (
@@ -59,27 +60,17 @@ _IN_LABELS = """
         AND (SELECT index_version FROM tenants WHERE tenant_key = $1)
             <> ($2->>'version')::bigint
 """
-# OFFSET 0 keeps each source a look-up of its own range of keys: vectors end with their source.
-_OF_SELECTED = """
-    SELECT v.chunk_key, v.embedding FROM source_versions s CROSS JOIN LATERAL (
-        SELECT chunk_key, embedding FROM vectors
-        WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-            AND label_key = s.label_key AND valid_from <= ($2->>'version')::bigint
-            AND chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks
-        UNION ALL
-        SELECT chunk_key, embedding FROM ended_vectors
-        WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-            AND label_key = s.label_key AND valid_from <= ($2->>'version')::bigint
-            AND valid_to = s.valid_to
-            AND chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks
-        OFFSET 0
-    ) v
+_OF_SOURCE = vectors_of_source(
+    "chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks"
+)
+_OF_SELECTED = f"""
+    SELECT v.chunk_key, v.embedding FROM source_versions s CROSS JOIN LATERAL ({_OF_SOURCE}) v
     WHERE s.tenant_key = $1 AND s.label_key = ANY($3::integer[])
         AND s.valid_from <= ($2->>'version')::bigint
-        AND s.valid_to > ($2->>'version')::bigint AND {source_filter}
+        AND s.valid_to > ($2->>'version')::bigint AND {{source_filter}}
         AND s.source_key <> ALL(ARRAY(
             SELECT jsonb_array_elements_text($2->'hidden')::bigint))
-"""
+"""  # noqa: S608 - a fragment of this package
 _NEAREST_ANSWER = "chunk_key bigint, embedding bytea, distance double precision"
 
 

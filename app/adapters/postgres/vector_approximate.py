@@ -34,7 +34,12 @@ from app.adapters.postgres.vector import (
     best_of,
     look_up_arguments,
 )
-from app.adapters.postgres.vector_states import HAS_VECTORS, numbers_of, profile_key
+from app.adapters.postgres.vector_states import (
+    HAS_VECTORS,
+    numbers_of,
+    profile_key,
+    vectors_of_source,
+)
 from app.errors import ConfigurationError
 from app.indexing.embedding import Embedder, EmbeddingProfile
 from app.retrieval.candidate import Retrieval
@@ -68,7 +73,7 @@ _NEAREST_SQL = """
     LIMIT ($2->>'places')::integer
 """
 _RECALLED = Statement(
-    """
+    f"""
     WITH wanted AS (SELECT jsonb_array_elements_text($2->'chunks')::bigint AS key)
     SELECT v.chunk_key, halfvec_send(v.embedding)
     FROM wanted CROSS JOIN LATERAL (
@@ -77,19 +82,10 @@ _RECALLED = Statement(
         SELECT label_key, valid_to FROM source_versions
         WHERE tenant_key = $1 AND source_key = c.source_key LIMIT 1
     ) s CROSS JOIN LATERAL (
-        SELECT chunk_key, embedding FROM vectors
-        WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-            AND label_key = s.label_key AND chunk_key = wanted.key
-            AND valid_from <= ($2->>'version')::bigint
-        UNION ALL
-        SELECT chunk_key, embedding FROM ended_vectors
-        WHERE tenant_key = $1 AND profile = ($2->>'profile')::bigint
-            AND label_key = s.label_key AND chunk_key = wanted.key
-            AND valid_from <= ($2->>'version')::bigint AND valid_to = s.valid_to
-        OFFSET 0
+        {vectors_of_source("chunk_key = wanted.key")}
     ) v
     WHERE s.label_key = ANY($3::integer[]) AND s.valid_to > ($2->>'version')::bigint
-    """,
+    """,  # noqa: S608 - a fragment of this package
     "chunk_key bigint, embedding bytea",
 )
 _ANSWER = "chunk_key bigint, embedding bytea"

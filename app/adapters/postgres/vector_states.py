@@ -24,6 +24,24 @@ _HALFVEC_HEADER = 4
 HAS_VECTORS = "SELECT to_regclass('vectors') IS NOT NULL"
 
 
+def vectors_of_source(keys: str) -> str:
+    """SQL for the vectors of a row `s` of `source_versions` that were there at $2's version.
+
+    `keys` says of which chunks. Vectors end with their source, so that each is one look-up by key.
+    OFFSET 0 keeps it one for each source.
+    """
+    common = f"""
+        tenant_key = $1 AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
+        AND {keys} AND valid_from <= ($2->>'version')::bigint
+    """
+    return f"""
+        SELECT chunk_key, embedding FROM vectors WHERE {common}
+        UNION ALL
+        SELECT chunk_key, embedding FROM ended_vectors WHERE {common} AND valid_to = s.valid_to
+        OFFSET 0
+    """  # noqa: S608 - conditions of this package
+
+
 def _sum_of_lane(lane: int) -> str:
     """SQL for the sum of one lane of `digest`, as `lanes_of` reads it, in signed numbers."""
     eighth = f"encode(substring(digest FROM {8 * lane + 1} FOR 8), 'hex')"
@@ -56,15 +74,7 @@ _OF_SOURCES = f"""
             SELECT chunk_key, content_digest FROM chunks WHERE tenant_key = $1
             AND chunk_key >= s.first_chunk_key AND chunk_key < s.first_chunk_key + s.chunks OFFSET 0
         ) c CROSS JOIN LATERAL (
-            SELECT embedding FROM vectors WHERE tenant_key = $1
-                AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
-                AND chunk_key = c.chunk_key AND valid_from <= ($2->>'version')::bigint
-            UNION ALL
-            SELECT embedding FROM ended_vectors WHERE tenant_key = $1
-                AND profile = ($2->>'profile')::bigint AND label_key = s.label_key
-                AND chunk_key = c.chunk_key AND valid_from <= ($2->>'version')::bigint
-                AND valid_to = s.valid_to
-            OFFSET 0
+            {vectors_of_source("chunk_key = c.chunk_key")}
         ) v
         WHERE s.tenant_key = $1 AND {{which}}
     )
@@ -160,7 +170,7 @@ async def sums_of_labels(
         {"profiles": [str(one) for one in profiles], "version": version},
         numbers=label_keys,
     )
-    found.update({row.profile: _sum_from(row) for row in rows})
+    found.update({row.profile: sum_from(row) for row in rows})
     return found
 
 
@@ -177,9 +187,10 @@ async def _sum_of_sources(
     if shown:
         statement, numbers = _SHOWN, view.label_keys
     (row,) = await database.run(scope.tenant, statement, arguments, numbers=numbers)
-    return _sum_from(row)
+    return sum_from(row)
 
 
-def _sum_from(row: sa.Row[Any]) -> VectorSum:
+def sum_from(row: sa.Row[Any]) -> VectorSum:
+    """Of a row with `vectors` and four lanes, as numbers or in decimal digits."""
     lanes = [int(lane) for lane in (row.lane_0, row.lane_1, row.lane_2, row.lane_3)]
     return VectorSum(row.vectors, lanes_from_signed(lanes))

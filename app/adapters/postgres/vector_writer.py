@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.adapters.postgres.ended_chunks import PROFILES, EndedChunks
-from app.adapters.postgres.vector_states import VectorSum, numbers_of, vector_sum
+from app.adapters.postgres.vector_states import VectorSum, numbers_of, sum_from, vector_sum
 from app.indexing.embedding import HalfVector, as_text
-from app.indexing.source import lanes_from_signed, lanes_to_signed
+from app.indexing.source import lanes_to_signed
 from app.storage.labels import SourceName
 
 _VECTORS_PER_STATEMENT = 500
@@ -152,7 +152,7 @@ class VectorWriter:
         for profile in sorted({profile for profile, _ in self._deltas}):
             deltas = {key: delta for (one, key), delta in self._deltas.items() if one == profile}
             found = await self._run(_LIVE_STATES, profile, list(deltas))
-            before = {row.label_key: _sum_from(row) for row in found}
+            before = {row.label_key: sum_from(row) for row in found}
             await self._run(_END_STATES, profile, list(before), self._version)
             after = {key: before.get(key, VectorSum()).plus(delta) for key, delta in deltas.items()}
             new = [
@@ -180,8 +180,3 @@ class VectorWriter:
 
 def _written(vectors: Iterable[ChunkVector]) -> list[str]:
     return [as_text(one.vector) for one in vectors]
-
-
-def _sum_from(row: sa.Row[Any]) -> VectorSum:
-    lanes = (row.lane_0, row.lane_1, row.lane_2, row.lane_3)
-    return VectorSum(row.vectors, lanes_from_signed(lanes))
