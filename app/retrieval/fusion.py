@@ -19,6 +19,7 @@ Weights are relative to their sum over the legs that answered.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isqrt
 from typing import Literal
 
@@ -64,13 +65,13 @@ def fuse(
     """
     scores: dict[tuple[str, str, str], int] = {}
     best: dict[tuple[str, str, str], tuple[tuple[bool, int], str, str, Chunk]] = {}
-    total = sum(answer.weight for answer in answers)
-    count = len({one.chunk.identity for each in answers for one in each.retrieval.candidates})
+    parts_of = partial(_by_rank, k=k)
+    if method == "normalised-scores":
+        names = {one.chunk.identity for each in answers for one in each.retrieval.candidates}
+        total = sum(answer.weight for answer in answers)
+        parts_of = partial(_by_score, total_weight=total, candidates=len(names))
     for answer in sorted(answers, key=lambda one: one.retriever):
-        parts = (
-            _by_rank(answer, k) if method == "reciprocal-rank" else _by_score(answer, total, count)
-        )
-        for candidate, part in zip(answer.retrieval.candidates, parts, strict=True):
+        for candidate, part in zip(answer.retrieval.candidates, parts_of(answer), strict=True):
             key = candidate.chunk.identity
             scores[key] = scores.get(key, 0) + part
             # What the index holds under a name is believed before what others say of it.

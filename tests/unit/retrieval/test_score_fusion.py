@@ -28,7 +28,7 @@ def by_score(*answers: LegAnswer) -> list[tuple[str, int]]:
 
 
 def test_scores_count_from_the_least_in_standard_deviations() -> None:
-    # Mean 40, deviation 20: 30 + 50 and 20 + 60 are as far from it on average.
+    # Each is 20 from the mean of 40.
     found = answer("x", (A, 60), (B, 60), (C, 20), (chunk("d"), 20))
     assert by_score(found) == [("a", 2 * UNIT), ("b", 2 * UNIT), ("c", 0), ("d", 0)]
 
