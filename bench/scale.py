@@ -54,23 +54,6 @@ _TOKENS_PER_CHUNK = 40
 _VECTORS_PER_CHANGE = 2000
 _QUERIED_DOCUMENTS = 2000
 _POSTGRES = {**POSTGRES, "shared_buffers": "2GB", "maintenance_work_mem": "3GB"}
-_NEXT = Statement(
-    """
-    SELECT c.chunk_key, x.text FROM (
-        SELECT chunk_key, source_key, content_digest FROM chunks
-        WHERE tenant_key = $1 AND chunk_key > ($2->>'after')::bigint
-        ORDER BY chunk_key LIMIT ($2->>'limit')::integer
-    ) c CROSS JOIN LATERAL (
-        SELECT project, source_id FROM source_versions
-        WHERE tenant_key = $1 AND source_key = c.source_key LIMIT 1
-    ) s CROSS JOIN LATERAL (
-        SELECT text FROM source_contents WHERE tenant_key = $1 AND project = s.project
-        AND source_id = s.source_id AND digest = c.content_digest LIMIT 1
-    ) x
-    ORDER BY c.chunk_key
-    """,
-    "chunk_key bigint, text text",
-)
 Way = Callable[[str, RequestedScope], Awaitable[int]]
 """Answers a query in a scope, and says how many were found."""
 
@@ -146,14 +129,17 @@ class Bench:
         print(f"VACUUM ANALYZE in {await tidy(self._engine):.0f} s", flush=True)
         begun = time.perf_counter()
         index = PostgresVectorIndex(self._serving)
-        while rows := await self._serving.run(
-            TENANT, _NEXT, {"after": self._embedded, "limit": _VECTORS_PER_CHANGE}
-        ):
-            vectors = await self._words.embed_passages([row.text for row in rows])
-            keys = [row.chunk_key for row in rows]
+        while True:
+            page = await index.unembedded(
+                TENANT, self._words.profile, self._embedded, _VECTORS_PER_CHANGE
+            )
+            if page.last_key is None:
+                break
+            vectors = await self._words.embed_passages([chunk.text for chunk in page.chunks])
+            keys = [chunk.key for chunk in page.chunks]
             added = dict(zip(keys, vectors, strict=True))
             await index.add_vectors(TENANT, self._words.profile, added)
-            self._embedded = keys[-1]
+            self._embedded = page.last_key
         print(f"vectors made and stored in {time.perf_counter() - begun:.0f} s", flush=True)
         print(f"VACUUM ANALYZE in {await tidy(self._engine):.0f} s", flush=True)
 
